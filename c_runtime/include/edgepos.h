@@ -1,0 +1,188 @@
+/* EdgePos: transformers in integers. This header is the manual of the C runtime.
+ *
+ * The runtime runs a model image (model.gguf of a bundle, docs/bundle.md) with integer arithmetic only and gives the same
+ * bits on every target (docs/arithmetic.md). It never allocates, opens no file, keeps no global state, and needs nothing
+ * but memcpy and memset. All memory is the caller's:
+ *
+ *     ep_model model;
+ *     ep_status st = ep_open(&model, image, image_bytes, NULL);       // the image stays where it is: flash, mmap, RAM
+ *     ep_config cfg = { .context = 256, .n_batch = 16 };
+ *     size_t bytes;  st = ep_arena_size(&model, &cfg, &bytes);
+ *     ep_session *s; st = ep_session_init(&s, &model, &cfg, arena, bytes);
+ *     st = ep_eval(s, ids, NULL, n, NULL);                            // prefill
+ *     int32_t next;  st = ep_argmax(s, &next);                        // greedy choice, without a vocabulary-sized buffer
+ *
+ * Every function returns EP_OK or leaves its objects as they were. Sessions share nothing but the read-only image: each may
+ * be used by one thread at a time, different sessions by different threads.
+ */
+#ifndef EDGEPOS_H
+#define EDGEPOS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EP_VERSION "0.1.0"
+#define EP_ARITH 1  /* docs/arithmetic.md */
+#define EP_FORMAT 1 /* docs/bundle.md */
+#define EP_ALIGN 64 /* alignment of the image and of the arena */
+
+typedef enum ep_status {
+  EP_OK = 0,
+  EP_ERR_ARGUMENT = 1,  /* a null pointer or a parameter out of its range */
+  EP_ERR_ALIGNMENT = 2, /* image or arena not at a multiple of EP_ALIGN */
+  EP_ERR_TRUNCATED = 3, /* the file ends before what it announces */
+  EP_ERR_MAGIC = 4,     /* no GGUF file */
+  EP_ERR_VERSION = 5,   /* GGUF, format, program or arithmetic version unknown, or big-endian */
+  EP_ERR_FORMAT = 6,    /* the file contradicts docs/bundle.md */
+  EP_ERR_PROGRAM = 7,   /* an operator of the program is not valid */
+  EP_ERR_ARENA = 8,     /* the arena is too small */
+  EP_ERR_TOKEN = 9,     /* a token id is not below the vocabulary size */
+  EP_ERR_POSITION = 10, /* positions must be >= 0 and strictly ascending */
+  EP_ERR_CONTEXT = 11,  /* more tokens than the session's context has room for */
+  EP_ERR_STATE = 12,    /* no token has been evaluated, or the saved state is not of this model */
+  EP_ERR_BUFFER = 13,   /* the caller's buffer is too small */
+  EP_ERR_SELFTEST = 14, /* the digest differs: this target does not compute what the bundle says */
+  EP_ERR_TOKENIZER = 15 /* the model carries no tokenizer */
+} ep_status;
+
+/* A sentence for a status; never NULL. */
+const char *ep_status_text(ep_status st);
+
+/* ---- model ---------------------------------------------------------------------------------------------------- */
+
+/* An opened image. Copyable; holds pointers into the image and a few numbers. */
+typedef struct ep_model {
+  uint64_t opaque[48];
+} ep_model;
+
+/* Check the whole image once, in time proportional to its size and without memory of its own, and open it.
+ * On failure *where (if not NULL) is the byte offset of the fault. The image must not change afterwards. */
+ep_status ep_open(ep_model *model, const void *image, size_t bytes, uint64_t *where);
+
+typedef struct ep_info {
+  int32_t vocab, context, n_layers, kv_bits, logits_f, n_ops, n_values, n_tensors;
+  int32_t bos;              /* -1: none */
+  int32_t n_eos;
+  const int32_t *eos;
+  int32_t tokenizer;        /* 0 none, 1 byte-level BPE, 2 SentencePiece BPE */
+  int32_t n_selftest;
+  const int32_t *selftest;  /* token ids of the self-test */
+  uint64_t digest;          /* and the digest they must give */
+  uint64_t kv_bytes_per_token;
+  uint64_t weight_bytes_per_token; /* bytes of the image read to decode one token */
+} ep_info;
+
+ep_status ep_model_info(const ep_model *model, ep_info *info);
+
+/* ---- session -------------------------------------------------------------------------------------------------- */
+
+typedef struct ep_session ep_session;
+
+/* Run fn(arg, i) for i in [0, n), in any order and on any threads; return when all are done. Never changes a bit. */
+typedef void (*ep_task)(void *arg, int32_t i);
+typedef void (*ep_parallel)(void *pool, ep_task fn, void *arg, int32_t n);
+
+/* Called after an operator has computed rows [token, token + rows) of a call: data is int32 [rows][width], value = raw * 2^-f.
+ * Operators without an output (KV_WRITE) are not reported. */
+typedef struct ep_trace_event {
+  int32_t op, opcode, value, token, rows, width, f;
+  const int32_t *data;
+  uint64_t saturations; /* of this operator in this call */
+} ep_trace_event;
+typedef void (*ep_trace)(void *user, const ep_trace_event *event);
+
+typedef struct ep_config {
+  int32_t context; /* tokens the session can hold; 0: the model's context; more than that is refused */
+  int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16. Costs memory, never changes a bit */
+  int32_t threads; /* tasks that `parallel` may run at a time; 0 or 1: none. Each costs context * 4 bytes */
+  ep_parallel parallel;
+  void *pool;
+} ep_config;
+
+/* Bytes that ep_session_init needs for this configuration. */
+ep_status ep_arena_size(const ep_model *model, const ep_config *cfg, size_t *bytes);
+
+/* Make a session in the caller's memory, which must be EP_ALIGN-aligned. The model must outlive it. */
+ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_config *cfg, void *arena, size_t bytes);
+
+/* Append n tokens. positions: NULL continues from the last position (0 at the start); else n values, ascending and above
+ * the last one. logits: NULL, or room for n * vocab int32 that gets the logits of every token (value = raw * 2^-logits_f).
+ * All arguments are checked first: on an error nothing has changed. */
+ep_status ep_eval(ep_session *session, const int32_t *tokens, const int32_t *positions, int32_t n, int32_t *logits);
+
+/* Logits of the last token, [vocab]. */
+ep_status ep_logits(ep_session *session, int32_t *logits);
+/* The lowest index of the largest logit of the last token, computed tile by tile. */
+ep_status ep_argmax(ep_session *session, int32_t *token);
+
+int32_t ep_length(const ep_session *session);        /* tokens in the cache */
+int32_t ep_next_position(const ep_session *session); /* where the next token goes by default */
+uint64_t ep_saturations(const ep_session *session);  /* since init or reset */
+void ep_reset(ep_session *session);
+/* Keep the first n tokens, n <= ep_length(). Logits are there again after the next ep_eval. */
+ep_status ep_rewind(ep_session *session, int32_t n);
+/* Save to and restore from the format of docs/bundle.md. */
+size_t ep_state_size(const ep_session *session);
+ep_status ep_state_save(const ep_session *session, void *buffer, size_t bytes);
+ep_status ep_state_restore(ep_session *session, const void *buffer, size_t bytes);
+void ep_set_trace(ep_session *session, ep_trace trace, void *user);
+
+/* Evaluate the bundle's self-test tokens in the given arena (ep_arena_size for cfg; cfg->context >= n_selftest or 0) and
+ * compare the digest. *digest (if not NULL) gets the one computed here. */
+ep_status ep_selftest(const ep_model *model, const ep_config *cfg, void *arena, size_t bytes, uint64_t *digest);
+
+/* ---- choice of the next token --------------------------------------------------------------------------------- */
+
+typedef struct ep_rng {
+  uint64_t state;
+} ep_rng;
+void ep_rng_seed(ep_rng *rng, uint64_t seed);
+uint32_t ep_rng_next(ep_rng *rng);
+
+typedef struct ep_sampling {
+  uint32_t temperature; /* Q16.16; 0: greedy */
+  int32_t top_k;        /* 0: all */
+  uint32_t top_p;       /* 65536: all */
+} ep_sampling;
+
+/* Choose from logits [vocab] with f fractional bits. scratch: vocab uint32 (unused when greedy, may then be NULL). */
+ep_status ep_sample(const int32_t *logits, int32_t vocab, int32_t f, const ep_sampling *how, ep_rng *rng, uint32_t *scratch,
+                    int32_t *token);
+
+/* ---- tokenizer ------------------------------------------------------------------------------------------------ */
+
+/* Encode UTF-8 (any bytes) to ids. scratch: 4 * (bytes + 2) int32. *n gets the number of ids; EP_ERR_BUFFER if more than
+ * max. The text is encoded as it is: add the BOS with bos = 1 if the model wants one (add_bos of its flags). */
+ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int bos, int32_t *ids, size_t max, int32_t *scratch,
+                    size_t *n);
+/* 1 if the model's tokenizer puts BOS in front of a text. */
+int ep_adds_bos(const ep_model *model);
+/* Bytes of one token (not terminated, maybe no whole code point; empty for control tokens and ids without text).
+ * previous: the token before it, or -1. */
+ep_status ep_token_bytes(const ep_model *model, int32_t previous, int32_t token, const char **bytes, size_t *n);
+/* How many of the n bytes at the end are the start of a code point that is not complete: a streaming printer holds them back. */
+size_t ep_utf8_pending(const char *bytes, size_t n);
+
+/* ---- position primitives, usable without a model -------------------------------------------------------------- */
+
+/* cos and sin, scaled by 32767, of a phase in turns * 2^64; error at most 0.58. */
+void ep_sincos_q15(uint64_t phase, int32_t *cosine, int32_t *sine);
+/* position * increment mod 2^64: exact range reduction at any position. */
+uint64_t ep_rope_phase(uint32_t position, uint64_t increment);
+/* ALiBi bias in log2 units with 16 fractional bits: slope = slope * log2(e) * 2^31 and shift 15. */
+int64_t ep_alibi_bias(uint32_t slope, uint32_t distance, int32_t shift);
+
+/* ---- digest --------------------------------------------------------------------------------------------------- */
+
+#define EP_DIGEST_INIT 14695981039346656037ull
+/* FNV-1a, 64 bits, over the little-endian bytes of n int32; chain calls with the result. */
+uint64_t ep_digest(uint64_t digest, const int32_t *values, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
