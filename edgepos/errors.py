@@ -1,0 +1,21 @@
+"""The errors EdgePos raises for anything a user can cause.
+
+Every message is one line and names the thing (tensor, config key, file, byte
+offset), what was found, what is allowed and what to do.
+"""
+
+
+class EdgePosError(Exception):
+    """Base of every error EdgePos raises on purpose."""
+
+
+class UnsupportedError(EdgePosError):
+    """The input is valid, but asks for something EdgePos does not do."""
+
+
+class FormatError(EdgePosError):
+    """A file is malformed, truncated or contradicts itself."""
+
+
+class ContextError(EdgePosError):
+    """A call does not fit the state: too many tokens, a bad position, a bad rewind."""
