@@ -1,0 +1,238 @@
+"""The integer arithmetic of EdgePos, version 1, in NumPy.
+
+Each function is the primitive of the same name in docs/arithmetic.md; `c_runtime/src/fixed.h` is its C twin. Arguments may be
+scalars or arrays and broadcast; results are int64 arrays unless stated. Nothing here uses floating point, except that the two tables are
+computed once with mpmath and rounded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+
+ARITH = 1
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+NARROW_MAX = 32639  # 127 * 256 + 127: splits into two signed bytes
+
+FNV_OFFSET = 14695981039346656037
+FNV_PRIME = 1099511628211
+
+
+def _i64(x) -> np.ndarray:
+    return np.asarray(x, dtype=np.int64)
+
+
+def round_half_up(x: mpmath.mpf) -> int:
+    """floor(x + 1/2) of an mpmath number: how every compile-time constant is rounded."""
+    return int(mpmath.floor(x + mpmath.mpf(1) / 2))
+
+
+def sat32(x) -> np.ndarray:
+    """Clamp to int32."""
+    return np.clip(_i64(x), INT32_MIN, INT32_MAX)
+
+
+def rshift_round(x, n) -> np.ndarray:
+    """floor(x / 2^n + 1/2) for any n; a negative n is a left shift that saturates to int64."""
+    x, n = np.broadcast_arrays(_i64(x), _i64(n))
+    half = x >> np.clip(n - 1, 0, 63)
+    right = (half >> 1) + (half & 1)
+    left_by = np.clip(-n, 0, 62)
+    fits = (x <= (INT64_MAX >> left_by)) & (x >= (INT64_MIN >> left_by)) & (-n <= 62)
+    left = np.where(fits | (x == 0), x << left_by, np.where(x > 0, INT64_MAX, INT64_MIN))
+    return np.where(n > 63, 0, np.where(n > 0, right, left))
+
+
+def _product96(a, m) -> tuple[np.ndarray, np.ndarray]:
+    """a·m exactly as (hi int64, lo in 0 … 2^32−1), a int64 and m int32."""
+    a, m = np.broadcast_arrays(_i64(a), _i64(m))
+    p0 = (a & 0xFFFFFFFF) * m
+    p1 = (a >> 32) * m
+    return p1 + (p0 >> 32), p0 & 0xFFFFFFFF
+
+
+def requant(a, m, n) -> np.ndarray:
+    """floor(a·m / 2^n + 1/2) clamped to int32, from the exact 96-bit product. a int64, m int32, any n."""
+    hi, lo = _product96(a, m)
+    hi, lo, n = np.broadcast_arrays(hi, lo, _i64(n))
+    negative = hi < 0
+    saturated = np.where(negative, INT32_MIN, INT32_MAX)
+    k = n - 1
+
+    # n >= 33: the low word is below the rounding bit.
+    high = hi >> np.clip(k - 32, 0, 63)
+    # 1 <= n <= 32: half = product >> k is known to fit when hi is small; else the result saturates anyway.
+    ks = np.clip(k, 0, 31)
+    small = (hi >= -(2**31)) & (hi < 2**31)
+    low = (np.where(small, hi, 0) << (32 - ks)) | (lo >> ks)
+    half = np.where(k >= 32, high, low)
+    rounded = sat32((half >> 1) + (half & 1))
+    right = np.where((k < 32) & ~small, saturated, rounded)
+
+    # n <= 0: an int32 result needs the product itself to fit in int32.
+    tiny = (hi == 0) & (lo <= INT32_MAX) | (hi == -1) & (lo >= 2**31)
+    value = np.where(tiny, (hi << 32) | lo, 0)
+    by = np.clip(-n, 0, 32)
+    left = np.where(value == 0, np.where(tiny, 0, saturated), sat32(value << np.minimum(by, 31)))
+    left = np.where(tiny & (by > 31) & (value != 0), saturated, left)
+    return np.where(n >= 1, right, left)
+
+
+def requant_saturates(a, m, n) -> np.ndarray:
+    """True where requant(a, m, n) clamps."""
+    exact = requant(a, m, n)
+    edge = (exact == INT32_MAX) | (exact == INT32_MIN)
+    if not edge.any():
+        return edge
+    a, m, n = np.broadcast_arrays(_i64(a), _i64(m), _i64(n))
+    edge = edge.copy()
+    for i in zip(*np.nonzero(edge)) if edge.ndim else [()]:
+        product, shift = int(a[i]) * int(m[i]), int(n[i])
+        wide = product << -shift if shift <= 0 else ((product >> (shift - 1)) + 1) >> 1
+        edge[i] = not INT32_MIN <= wide <= INT32_MAX
+    return edge
+
+
+def div_round_half_up(num, den) -> np.ndarray:
+    """floor(num / den + 1/2) clamped to int32; den <= 0 is treated as 1."""
+    num, den = np.broadcast_arrays(_i64(num), np.maximum(_i64(den), 1))
+    quotient, rest = np.divmod(num, den)
+    up = rest >= den - rest
+    return sat32(np.where(up & (quotient < INT64_MAX), quotient + 1, quotient))
+
+
+def bitlen(a) -> int:
+    """The smallest b with a < 2^b, of a whole number >= 0."""
+    return int(a).bit_length()
+
+
+def isqrt64(a: int) -> int:
+    """floor(sqrt(a)) of a uint64."""
+    import math
+
+    return math.isqrt(int(a))
+
+
+def _div_int(num: int, den: int) -> int:
+    return (2 * num + den) // (2 * den)
+
+
+def rsqrt(a: int) -> tuple[int, int]:
+    """(m, e) with 1/sqrt(a) ≈ m·2^−e, 2^30 <= m < 2^31, relative error at most 2^−30. a is a uint64; 0 is treated as 1."""
+    a = max(1, int(a))
+    z = (64 - a.bit_length()) & ~1
+    return min(INT32_MAX, _div_int(1 << 62, isqrt64(a << z))), 62 - z // 2
+
+
+def recip(d: int) -> tuple[int, int]:
+    """(m, e) with 1/d ≈ m·2^−e, 2^30 <= m < 2^31, relative error at most 2^−30. d is a uint64; 0 is treated as 1."""
+    d = max(1, int(d))
+    z = 64 - d.bit_length()
+    return min(INT32_MAX, _div_int(1 << 62, (d << z) >> 32)), 94 - z
+
+
+@lru_cache(maxsize=None)
+def exp2_table() -> np.ndarray:
+    """E[j] = round(2^(30 − j/256)), j = 0 … 256, int64 [257]."""
+    with mpmath.workdps(50):
+        table = [round_half_up(mpmath.power(2, 30 - mpmath.mpf(j) / 256)) for j in range(257)]
+    return np.array(table, dtype=np.int64)
+
+
+@lru_cache(maxsize=None)
+def quarter_table() -> np.ndarray:
+    """Q[j] = round(32767·2^15·(1 + h²/16)·sin(j·h)), h = π/512, j = 0 … 256, int64 [257]."""
+    with mpmath.workdps(50):
+        h = mpmath.pi / 512
+        scale = 32767 * mpmath.mpf(2) ** 15 * (1 + h * h / 16)
+        table = [round_half_up(scale * mpmath.sin(j * h)) for j in range(257)]
+    return np.array(table, dtype=np.int64)
+
+
+def exp2_neg(r, w: int) -> np.ndarray:
+    """2^(W − r/2^16) for r >= 0 (16 fractional bits), 0 from r = 40·2^16 on."""
+    r = np.maximum(_i64(r), 0)
+    gone = r >= 40 << 16
+    r = np.where(gone, 0, r)
+    e, i, f = exp2_table(), (r >> 8) & 255, r & 255
+    mantissa = 256 * e[i] - (e[i] - e[i + 1]) * f
+    return np.where(gone, 0, rshift_round(mantissa, (r >> 16) + 38 - w))
+
+
+def rope_phase(position, increment) -> np.ndarray:
+    """position·increment mod 2^64, uint64: the phase in turns·2^64."""
+    with np.errstate(over="ignore"):
+        return np.asarray(position, dtype=np.uint64) * np.asarray(increment, dtype=np.uint64)
+
+
+def _quarter_sine(j) -> np.ndarray:
+    q, i, f = quarter_table(), j >> 18, j & (2**18 - 1)
+    top = np.minimum(i + 1, 256)
+    return rshift_round((q[i] << 18) + (q[top] - q[i]) * f, 33)
+
+
+def _sine28(p) -> np.ndarray:
+    quadrant, j = p >> 26, p & (2**26 - 1)
+    value = _quarter_sine(np.where(quadrant & 1, 2**26 - j, j))
+    return np.where(quadrant & 2, -value, value)
+
+
+def sincos_q15(phase) -> tuple[np.ndarray, np.ndarray]:
+    """(cos, sin) of a uint64 phase in turns·2^64, scaled by 32767; error at most 0.58."""
+    with np.errstate(over="ignore"):
+        p = (np.asarray(phase, dtype=np.uint64) + np.uint64(2**35)) >> np.uint64(36)
+    p = p.astype(np.int64)
+    return _sine28((p + 2**26) & (2**28 - 1)), _sine28(p)
+
+
+def alibi_bias(slope, distance, n: int = 15) -> np.ndarray:
+    """slope (uint32, Q1.31 for n = 15) times distance in log2 units with 16 fractional bits, at most 2^30."""
+    return np.minimum(rshift_round(_i64(slope) * _i64(distance), n), 2**30)
+
+
+def narrow16(x) -> tuple[np.ndarray, np.ndarray]:
+    """Block floating point along the last axis: int32 [..., n] → (q [..., n] with |q| <= 32639, s [...]), x ≈ q·2^s."""
+    x = _i64(x)
+    largest = np.abs(x).max(axis=-1)
+    s = np.zeros_like(largest)
+    for _ in range(17):
+        s += rshift_round(largest, s) > NARROW_MAX
+    return rshift_round(x, s[..., None]), s
+
+
+def quant8(x) -> tuple[np.ndarray, np.ndarray]:
+    """int32 [..., n] → (q [..., n] in ±127, a [...]), x ≈ q·a/127."""
+    x = _i64(x)
+    a = np.minimum(np.abs(x).max(axis=-1), INT32_MAX)
+    q = div_round_half_up(127 * x, np.maximum(a, 1)[..., None])
+    return np.where(a[..., None] == 0, 0, q), a
+
+
+def fnv1a64(data: bytes, digest: int = FNV_OFFSET) -> int:
+    """The FNV-1a hash of bytes, 64 bits; chain calls through `digest`."""
+    for byte in data:
+        digest = ((digest ^ byte) * FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
+    return digest
+
+
+def mantissa_shift(x: mpmath.mpf) -> tuple[int, int]:
+    """(m, n) with x ≈ m·2^−n and 2^30 <= |m| < 2^31, for compile-time factors; (0, 0) for x = 0.
+
+    Raises ValueError when x is not finite.
+    """
+    x = mpmath.mpf(x)
+    if not mpmath.isfinite(x):
+        raise ValueError(f"factor {x} is not finite")
+    if x == 0:
+        return 0, 0
+    n = 31 - mpmath.frexp(x)[1]
+    with mpmath.workprec(200):
+        m = round_half_up(mpmath.ldexp(x, n))
+        if abs(m) >= 2**31:
+            n -= 1
+            m = round_half_up(mpmath.ldexp(x, n))
+    return m, n
