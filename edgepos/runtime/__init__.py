@@ -1,0 +1,1 @@
+"""The C runtime from Python: sessions, tokenizer, text generation."""

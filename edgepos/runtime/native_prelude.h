@@ -1,0 +1,2 @@
+#include "edgepos.h"
+#include "threads_pthread.h"
