@@ -1,0 +1,64 @@
+"""CanonicalModel: what every front end returns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from .json_files import read_bytes, read_json_object
+from .tokenizers import TokenizerSpec
+
+
+@dataclass(frozen=True)
+class CanonicalModel:
+    """A float model as the canonical ONNX graph, with its tokenizer and origin.
+
+    model:         the graph, opset 23; weights may still be memory-mapped
+    tokenizer:     neutral description of the tokenizer
+    name:          folder name or file stem of the source
+    context:       number of positions, 0 .. context-1
+    vocab_size:    rows of the embedding and columns of the logits
+    source_sha256: file name -> SHA-256 (hex) of every file that was read
+    license:       model_card.json, or the first line of LICENSE under "license", or None
+    eos_ids:       tokens that end a generation
+    bos_id:        token that starts a text, or None
+    """
+
+    model: ir.Model
+    tokenizer: TokenizerSpec
+    name: str
+    context: int
+    vocab_size: int
+    source_sha256: dict[str, str]
+    license: dict[str, Any] | None
+    eos_ids: tuple[int, ...]
+    bos_id: int | None
+
+
+def read_license(folder: Path) -> dict[str, Any] | None:
+    """model_card.json of ``folder``; else {"license": first line of LICENSE}; else None."""
+    card = folder / "model_card.json"
+    if card.is_file():
+        return read_json_object(card)
+    text = folder / "LICENSE"
+    if text.is_file():
+        lines = read_bytes(text).decode("utf-8", "replace").splitlines()
+        return {"license": next((line.strip() for line in lines if line.strip()), "")}
+    return None
+
+
+def sha256_of(paths: Iterable[Path]) -> dict[str, str]:
+    """File name -> SHA-256 in hex, read in pieces."""
+    digests = {}
+    for path in paths:
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+        digests[path.name] = digest.hexdigest()
+    return digests

@@ -1,0 +1,192 @@
+"""Llama: RMS norm, rotary positions, grouped-query attention, SwiGLU.
+
+One builder for every source with this block: the Hugging Face folder and the
+llama2.c file differ only in tensor names and in the rotary pairing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from edgepos.errors import FormatError, UnsupportedError
+
+from ..config import Config
+from ..graph import GraphBuilder
+from ..rope_config import read_rope_theta
+from ..tensor_set import TensorSet, Weight
+
+MODEL_TYPE = "llama"
+DEFAULT_BOS, DEFAULT_EOS = (1,), (2,)  # of the config class, when the file does not say
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """The numbers that decide a Llama graph; ``layout`` is "half" or "interleaved"."""
+
+    vocab_size: int
+    dim: int
+    hidden_dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    theta: float
+    epsilon: float
+    layout: str
+    tied: bool
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+@dataclass(frozen=True)
+class LlamaNames:
+    """How a source spells its tensors; ``{i}`` is the layer."""
+
+    embed: str
+    attn_norm: str
+    q: str
+    k: str
+    v: str
+    out: str
+    mlp_norm: str
+    gate: str
+    up: str
+    down: str
+    final_norm: str
+    head: str
+
+
+HF_NAMES = LlamaNames(
+    embed="model.embed_tokens.weight",
+    attn_norm="model.layers.{i}.input_layernorm.weight",
+    q="model.layers.{i}.self_attn.q_proj.weight",
+    k="model.layers.{i}.self_attn.k_proj.weight",
+    v="model.layers.{i}.self_attn.v_proj.weight",
+    out="model.layers.{i}.self_attn.o_proj.weight",
+    mlp_norm="model.layers.{i}.post_attention_layernorm.weight",
+    gate="model.layers.{i}.mlp.gate_proj.weight",
+    up="model.layers.{i}.mlp.up_proj.weight",
+    down="model.layers.{i}.mlp.down_proj.weight",
+    final_norm="model.norm.weight",
+    head="lm_head.weight",
+)
+
+
+def read_config(config: Config, context: int | None) -> LlamaShape:
+    """The shape from a Hugging Face ``config.json``; defaults are those of LlamaConfig.
+
+    Raises FormatError or UnsupportedError naming the key.
+    """
+    dim = config.size("hidden_size")
+    heads = config.size("num_attention_heads")
+    kv_heads = config.size("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise FormatError(
+            f"{config.origin}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}; "
+            "every KV head must serve the same number of query heads"
+        )
+    head_dim = config.size("head_dim", default=0)
+    if head_dim == 0:
+        if dim % heads:
+            raise FormatError(
+                f"{config.origin}: hidden_size {dim} is not a multiple of num_attention_heads {heads}; "
+                "give head_dim explicitly or correct the head count"
+            )
+        head_dim = dim // heads
+    check_head_dim(config.origin, head_dim)
+    act = config.text("hidden_act", default="silu")
+    if act not in ("silu", "swish"):
+        raise UnsupportedError(f"{config.origin}: hidden_act '{act}' is not supported for Llama; supported: silu")
+    limit = config.size("max_position_embeddings", default=2048)
+    context = config.context(context, limit)
+    window = config.size("sliding_window", default=0)
+    if 0 < window < context:
+        raise UnsupportedError(
+            f"{config.origin}: sliding_window {window} is shorter than the context {context}; sliding-window "
+            f"attention is not supported; pass context={window} or less"
+        )
+    return LlamaShape(
+        vocab_size=config.size("vocab_size"),
+        dim=dim,
+        hidden_dim=config.size("intermediate_size"),
+        layers=config.size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        context=context,
+        theta=read_rope_theta(config),
+        epsilon=config.epsilon("rms_norm_eps", default=1e-6),
+        layout="half",
+        tied=config.flag("tie_word_embeddings", default=False),
+        attention_bias=config.flag("attention_bias", default=False),
+        mlp_bias=config.flag("mlp_bias", default=False),
+    )
+
+
+def check_head_dim(origin: str, head_dim: int) -> None:
+    """Raise FormatError when rotary pairs cannot be formed."""
+    if head_dim % 2:
+        raise FormatError(f"{origin}: head_dim {head_dim} is odd; rotary positions turn pairs, so it must be even")
+
+
+def build_hf(config: Config, tensors: TensorSet, context: int | None, name: str) -> ir.Model:
+    """The canonical graph of a Hugging Face LlamaForCausalLM."""
+    shape = read_config(config, context)
+    model = build(shape, tensors, HF_NAMES, name)
+    if shape.tied:
+        config.check_tied_head(tensors, HF_NAMES.head, HF_NAMES.embed, (shape.vocab_size, shape.dim))
+    # Old checkpoints store this derived buffer; transformers ignores it too.
+    tensors.finish(ignore=lambda n: n.endswith(".rotary_emb.inv_freq"))
+    return model
+
+
+def build(shape: LlamaShape, tensors: TensorSet, names: LlamaNames, name: str) -> ir.Model:
+    """The canonical graph of any Llama block stack; takes every tensor it needs from ``tensors``."""
+    graph = GraphBuilder(name=name, family=MODEL_TYPE, context=shape.context)
+    q_dim, kv_dim = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+
+    embed = tensors.take(names.embed, (shape.vocab_size, shape.dim))
+    x = graph.embed(embed)
+    for i in range(shape.layers):
+
+        def take(template: str, *dims: int) -> Weight:
+            return tensors.take(template.format(i=i), dims)
+
+        def linear(y: ir.Value, node: str, template: str, out_dim: int, in_dim: int, bias: bool) -> ir.Value:
+            weight = take(template, out_dim, in_dim)
+            added = take(template.removesuffix("weight") + "bias", out_dim) if bias else None
+            return graph.linear(y, f"layers.{i}.{node}", weight, added)
+
+        def rope(y: ir.Value, node: str, heads: int) -> ir.Value:
+            return graph.rope(
+                y,
+                f"layers.{i}.attn.{node}.rope",
+                heads=heads,
+                head_dim=shape.head_dim,
+                theta=shape.theta,
+                layout=shape.layout,
+            )
+
+        h = graph.rms_norm(x, f"layers.{i}.attn_norm", take(names.attn_norm, shape.dim), shape.epsilon)
+        q = rope(linear(h, "attn.q", names.q, q_dim, shape.dim, shape.attention_bias), "q", shape.heads)
+        k = rope(linear(h, "attn.k", names.k, kv_dim, shape.dim, shape.attention_bias), "k", shape.kv_heads)
+        v = linear(h, "attn.v", names.v, kv_dim, shape.dim, shape.attention_bias)
+        y = graph.attention(
+            q, k, v, i, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+        )
+        y = linear(y, "attn.out", names.out, shape.dim, q_dim, shape.attention_bias)
+        x = graph.add(x, y, f"layers.{i}.attn.residual")
+
+        h = graph.rms_norm(x, f"layers.{i}.mlp_norm", take(names.mlp_norm, shape.dim), shape.epsilon)
+        gate = linear(h, "mlp.gate", names.gate, shape.hidden_dim, shape.dim, shape.mlp_bias)
+        up = linear(h, "mlp.up", names.up, shape.hidden_dim, shape.dim, shape.mlp_bias)
+        y = graph.swiglu(gate, up, f"layers.{i}.mlp")
+        y = linear(y, "mlp.down", names.down, shape.dim, shape.hidden_dim, shape.mlp_bias)
+        x = graph.add(x, y, f"layers.{i}.mlp.residual")
+
+    x = graph.rms_norm(x, "final_norm", tensors.take(names.final_norm, (shape.dim,)), shape.epsilon)
+    head = embed if shape.tied else tensors.take(names.head, (shape.vocab_size, shape.dim))
+    return graph.finish(graph.linear(x, "head", head, output="logits"))

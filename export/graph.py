@@ -1,0 +1,266 @@
+"""GraphBuilder: writes the canonical float graph, one method per building block.
+
+The compiler matches exactly the patterns written here, so a front end never
+adds nodes by hand: it calls these methods. Batch is always 1; ``S`` is the
+number of new tokens, ``P`` the number of cached ones. All floats are float32.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from .position_tables import alibi_slopes, rope_tables
+from .tensor_set import Weight
+
+OPSET = 23
+IR_VERSION = 11  # the ONNX release that defined opset 23
+
+
+def to_tensor(weight: Weight) -> ir.TensorProtocol:
+    """``weight`` as a float32 tensor, without reading it now.
+
+    float32 row-major arrays (memory-mapped ones too) are used in place; float16,
+    bfloat16 and strided views are converted each time the tensor is read.
+    """
+    array, shape = weight.array, weight.shape
+    if array.dtype == np.dtype("<f4") and array.flags.c_contiguous:
+        return ir.Tensor(array.reshape(shape), name=weight.name)
+
+    def convert() -> ir.TensorProtocol:
+        return ir.Tensor(np.ascontiguousarray(array, dtype=np.float32).reshape(shape), name=weight.name)
+
+    return ir.LazyTensor(convert, ir.DataType.FLOAT, ir.Shape(shape), name=weight.name)
+
+
+class GraphBuilder:
+    """Builds one canonical graph; values carry their shapes and readable names."""
+
+    def __init__(self, *, name: str, family: str, context: int):
+        self._name = name
+        self._family = family
+        self._context = context
+        self._inputs: list[ir.Value] = []
+        self._outputs: list[ir.Value] = []
+        self._nodes: list[ir.Node] = []
+        self._initializers: dict[str, ir.Value] = {}
+        self.input_ids = self._input("input_ids", ir.DataType.INT64, (1, "S"))
+        self.position_ids = self._input("position_ids", ir.DataType.INT64, (1, "S"))
+        self._rope: tuple[ir.Value, ir.Value] | None = None
+        self._alibi: ir.Value | None = None
+
+    def _input(self, name: str, dtype: ir.DataType, shape: tuple) -> ir.Value:
+        value = ir.val(name, dtype, shape)
+        self._inputs.append(value)
+        return value
+
+    def _node(
+        self,
+        op: str,
+        inputs: list[ir.Value | None],
+        name: str,
+        outputs: list[ir.Value],
+        attributes: dict | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        self._nodes.append(
+            ir.node(op, inputs, attributes or {}, outputs=outputs, name=name, metadata_props=metadata)
+        )
+
+    def _op(
+        self,
+        op: str,
+        inputs: list[ir.Value | None],
+        name: str,
+        shape: tuple,
+        *,
+        dtype: ir.DataType = ir.DataType.FLOAT,
+        output: str | None = None,
+        metadata: dict[str, str] | None = None,
+        **attributes,
+    ) -> ir.Value:
+        """Add a node of one output, named like the node unless ``output`` is given."""
+        value = ir.val(output or name, dtype, shape)
+        self._node(op, inputs, name, [value], attributes, metadata)
+        return value
+
+    def _initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """The initializer ``name``; made on first use, the same value afterwards."""
+        if name not in self._initializers:
+            self._initializers[name] = ir.val(name, tensor.dtype, tensor.shape, const_value=tensor)
+        return self._initializers[name]
+
+    def _weight(self, weight: Weight) -> ir.Value:
+        return self._initializer(weight.name, to_tensor(weight))
+
+    def _constant(self, name: str, array: np.ndarray) -> ir.Value:
+        return self._initializer(name, ir.Tensor(array, name=name))
+
+    def embed(self, weight: Weight) -> ir.Value:
+        """Rows of ``weight`` [vocab, d] for ``input_ids`` -> [1, S, d]."""
+        inputs = [self._weight(weight), self.input_ids]
+        return self._op("Gather", inputs, "embed", (1, "S", weight.shape[1]), axis=0)
+
+    def rms_norm(self, x: ir.Value, name: str, gamma: Weight, epsilon: float) -> ir.Value:
+        """RMS norm over the last axis; ``gamma`` is [d]."""
+        return self._op(
+            "RMSNormalization", [x, self._weight(gamma)], name, tuple(x.shape), axis=-1, epsilon=epsilon
+        )
+
+    def layer_norm(self, x: ir.Value, name: str, gamma: Weight, beta: Weight, epsilon: float) -> ir.Value:
+        """Layer norm over the last axis; ``gamma`` and ``beta`` are [d]."""
+        return self._op(
+            "LayerNormalization",
+            [x, self._weight(gamma), self._weight(beta)],
+            name,
+            tuple(x.shape),
+            axis=-1,
+            epsilon=epsilon,
+        )
+
+    def linear(
+        self,
+        x: ir.Value,
+        name: str,
+        weight: Weight,
+        bias: Weight | None = None,
+        *,
+        output: str | None = None,
+    ) -> ir.Value:
+        """x [1, S, in] times the transpose of weight [out, in], plus bias [out] -> [1, S, out]."""
+        out_features, in_features = weight.shape
+        shape = (1, "S", out_features)
+        transposed = self._op(
+            "Transpose",
+            [self._weight(weight)],
+            f"{name}.weight_t",
+            (in_features, out_features),
+            perm=[1, 0],
+        )
+        product = self._op(
+            "MatMul", [x, transposed], name, shape, output=None if bias else output
+        )
+        if bias is None:
+            return product
+        return self._op(
+            "Add", [product, self._weight(bias)], f"{name}.bias", shape, output=output
+        )
+
+    def add(self, x: ir.Value, y: ir.Value, name: str) -> ir.Value:
+        """The residual sum x + y."""
+        return self._op("Add", [x, y], name, tuple(x.shape))
+
+    def swiglu(self, gate: ir.Value, up: ir.Value, prefix: str) -> ir.Value:
+        """silu(gate) * up, with silu(g) = g * sigmoid(g)."""
+        shape = tuple(gate.shape)
+        sigmoid = self._op("Sigmoid", [gate], f"{prefix}.sigmoid", shape)
+        silu = self._op("Mul", [gate, sigmoid], f"{prefix}.silu", shape)
+        return self._op("Mul", [silu, up], f"{prefix}.gated", shape)
+
+    def gelu_tanh(self, x: ir.Value, name: str) -> ir.Value:
+        """The tanh approximation of GELU."""
+        return self._op("Gelu", [x], name, tuple(x.shape), approximate="tanh")
+
+    def rope(
+        self, x: ir.Value, name: str, *, heads: int, head_dim: int, theta: float, layout: str
+    ) -> ir.Value:
+        """Rotate x [1, S, heads*head_dim] by ``position_ids``.
+
+        ``layout`` is "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+head_dim/2).
+        The tables are shared by every call, so all layers must agree on theta and head_dim.
+        """
+        if self._rope is None:
+            cos, sin = rope_tables(theta, head_dim, self._context)
+            self._rope = (self._constant("rope.cos", cos), self._constant("rope.sin", sin))
+        facts = {"layout": layout, "theta": theta, "head_dim": head_dim, "rotary_dim": head_dim}
+        return self._op(
+            "RotaryEmbedding",
+            [x, *self._rope, self.position_ids],
+            name,
+            tuple(x.shape),
+            metadata={"edgepos.rope": json.dumps(facts)},
+            num_heads=heads,
+            interleaved=int(layout == "interleaved"),
+        )
+
+    def alibi(self, heads: int) -> ir.Value:
+        """The mask slope * (key position - query position), [1, heads, S, P+S], made once."""
+        if self._alibi is None:
+            keys = self._input("key_position_ids", ir.DataType.INT64, (1, "P+S"))
+            slopes = self._constant("alibi.slopes", alibi_slopes(heads).reshape(1, heads, 1, 1))
+            int64 = ir.DataType.INT64
+            key_axes = self._constant("alibi.key_axes", np.array([1, 2], np.int64))
+            query_axes = self._constant("alibi.query_axes", np.array([1, 3], np.int64))
+            row = self._op("Unsqueeze", [keys, key_axes], "alibi.keys", (1, 1, 1, "P+S"), dtype=int64)
+            column = self._op(
+                "Unsqueeze", [self.position_ids, query_axes], "alibi.queries", (1, 1, "S", 1), dtype=int64
+            )
+            distance = self._op("Sub", [row, column], "alibi.distance", (1, 1, "S", "P+S"), dtype=int64)
+            steps = self._op(
+                "Cast", [distance], "alibi.steps", (1, 1, "S", "P+S"), to=int(ir.DataType.FLOAT)
+            )
+            self._alibi = self._op(
+                "Mul",
+                [slopes, steps],
+                "alibi.mask",
+                (1, heads, "S", "P+S"),
+                metadata={"edgepos.alibi": json.dumps({"heads": heads})},
+            )
+        return self._alibi
+
+    def attention(
+        self,
+        q: ir.Value,
+        k: ir.Value,
+        v: ir.Value,
+        layer: int,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        mask: ir.Value | None = None,
+    ) -> ir.Value:
+        """Causal attention of layer ``layer`` with its KV cache -> [1, S, heads*head_dim]."""
+        past_shape = (1, kv_heads, "P", head_dim)
+        present_shape = (1, kv_heads, "P+S", head_dim)
+        past_key = self._input(f"past_key.{layer}", ir.DataType.FLOAT, past_shape)
+        past_value = self._input(f"past_value.{layer}", ir.DataType.FLOAT, past_shape)
+        name = f"layers.{layer}.attn"
+        y = ir.val(name, ir.DataType.FLOAT, (1, "S", heads * head_dim))
+        present = [
+            ir.val(f"present_{what}.{layer}", ir.DataType.FLOAT, present_shape) for what in ("key", "value")
+        ]
+        self._node(
+            "Attention",
+            [q, k, v, mask, past_key, past_value],
+            name,
+            [y, *present],
+            {
+                "q_num_heads": heads,
+                "kv_num_heads": kv_heads,
+                "scale": 1.0 / math.sqrt(head_dim),
+                "is_causal": 1,
+            },
+        )
+        self._outputs += present
+        return y
+
+    def finish(self, logits: ir.Value) -> ir.Model:
+        """The model with outputs logits, present_key.0, present_value.0, ..."""
+        graph = ir.Graph(
+            self._inputs,
+            [logits, *self._outputs],
+            nodes=self._nodes,
+            initializers=list(self._initializers.values()),
+            opset_imports={"": OPSET},
+            name=self._name,
+        )
+        return ir.Model(
+            graph,
+            ir_version=IR_VERSION,
+            producer_name="edgepos",
+            metadata_props={"edgepos.context": str(self._context), "edgepos.family": self._family},
+        )

@@ -1,0 +1,93 @@
+"""Hugging Face folders: config.json, safetensors, tokenizer.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgepos.errors import FormatError, UnsupportedError
+
+from .canonical import CanonicalModel, read_license, sha256_of
+from .config import Config, shorten
+from .families import ARCHITECTURES
+from .json_files import read_json_object
+from .safetensor_files import open_tensors
+from .tokenizer_hf import read_tokenizer_json
+
+
+def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalModel:
+    """The canonical model of a folder written by ``save_pretrained``.
+
+    Raises UnsupportedError or FormatError naming file and key.
+    """
+    config = Config(read_json_object(folder / "config.json"))
+    family = find_family(config)
+    tensors, weight_files = open_tensors(folder)
+    name = folder.resolve().name
+    model = family.build_hf(config, tensors, context, name)
+
+    read = [folder / "config.json", *weight_files]
+    special = config
+    if (folder / "generation_config.json").is_file():
+        # What generation uses goes before what training wrote, as in transformers.
+        generation = read_json_object(folder / "generation_config.json")
+        special = Config({**config.values, **generation}, "generation_config.json")
+        read.append(folder / "generation_config.json")
+    vocab_size = config.size("vocab_size")
+    bos = special.token_ids("bos_token_id", family.DEFAULT_BOS, vocab_size)
+    if len(bos) > 1:
+        raise special.wrong("bos_token_id", list(bos), "one token id or null")
+    eos_ids = special.token_ids("eos_token_id", family.DEFAULT_EOS, vocab_size)
+
+    tokenizer_path = find_tokenizer(folder)
+    tokenizer = read_tokenizer_json(
+        tokenizer_path, vocab_size=vocab_size, bos_id=bos[0] if bos else None, eos_ids=eos_ids
+    )
+    return CanonicalModel(
+        model=model,
+        tokenizer=tokenizer,
+        name=name,
+        context=int(model.metadata_props["edgepos.context"]),
+        vocab_size=vocab_size,
+        source_sha256=sha256_of([*read, tokenizer_path]),
+        license=read_license(folder),
+        eos_ids=eos_ids,
+        bos_id=tokenizer.bos_id,
+    )
+
+
+def find_family(config: Config):
+    """The module of the architecture named in the config; raises for unknown or contradicting names."""
+    supported = ", ".join(ARCHITECTURES)
+    if config.values.get("quantization_config") is not None:
+        raise UnsupportedError(
+            f"{config.origin}: quantization_config is set; EdgePos quantizes itself, give it the float model"
+        )
+    named = config.values.get("architectures")
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+        raise config.wrong("architectures", named, f"a list with one of {supported}")
+    family = ARCHITECTURES.get(named[0])
+    if family is None:
+        raise UnsupportedError(
+            f"{config.origin}: architecture {shorten(named[0])} is not supported; supported: {supported}"
+        )
+    model_type = config.text("model_type", default=family.MODEL_TYPE)
+    if model_type != family.MODEL_TYPE:
+        raise FormatError(
+            f"{config.origin}: architectures says '{named[0]}' but model_type is {shorten(model_type)}; "
+            f"'{family.MODEL_TYPE}' is needed"
+        )
+    return family
+
+
+def find_tokenizer(folder: Path) -> Path:
+    """tokenizer.json of ``folder``; raises naming what is there instead."""
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        return path
+    for other in ("tokenizer.model", "vocab.json"):
+        if (folder / other).is_file():
+            raise UnsupportedError(
+                f"{other}: only tokenizer.json is read; write one with transformers: "
+                "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            )
+    raise FormatError(f"{folder.name}: tokenizer.json is missing; save the tokenizer into the model's folder")

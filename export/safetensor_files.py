@@ -1,0 +1,143 @@
+"""Safetensors files, one or sharded, as memory-mapped NumPy views.
+
+Format: 8 bytes little-endian header length, JSON header, data
+(github.com/huggingface/safetensors, "Format"). Everything in the header is
+checked against the size of the file before a tensor is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from edgepos.errors import FormatError, UnsupportedError
+
+from .config import shorten
+from .json_files import parse_json_object, read_json_object
+from .tensor_set import TensorSet
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "pytorch_model.pt")
+MAX_HEADER = 100_000_000  # the limit of the reference implementation
+DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def open_tensors(folder: Path) -> tuple[TensorSet, list[Path]]:
+    """(tensors, files read) of a model folder.
+
+    Raises UnsupportedError when only a pickle is there, FormatError when files are missing or malformed.
+    """
+    if (folder / SINGLE).is_file():
+        path = folder / SINGLE
+        return TensorSet(SINGLE, map_file(path)), [path]
+    if (folder / INDEX).is_file():
+        return _open_shards(folder)
+    for name in PICKLES:
+        if (folder / name).is_file():
+            raise UnsupportedError(
+                f"{name}: a pickle, which can run code when opened, is never read; load the model with transformers "
+                "in a place you trust and call save_pretrained(folder, safe_serialization=True)"
+            )
+    raise FormatError(f"{folder.name}: neither {SINGLE} nor {INDEX} is there; one of them is needed")
+
+
+def _open_shards(folder: Path) -> tuple[TensorSet, list[Path]]:
+    weight_map = read_json_object(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise FormatError(f"{INDEX}: weight_map is {shorten(weight_map)}; an object tensor name -> file is needed")
+    for tensor, name in weight_map.items():
+        # A plain file name only: a path could lead anywhere on this machine.
+        if not isinstance(name, str) or not name.endswith(".safetensors") or set(name) & set("/\\:\0"):
+            raise FormatError(
+                f"{INDEX}: tensor {shorten(tensor)} is in file {shorten(name)}; "
+                "the name of a .safetensors file beside the index is needed"
+            )
+    arrays: dict[str, np.ndarray] = {}
+    paths = [folder / name for name in sorted(set(weight_map.values()))]
+    for path in paths:
+        for tensor, array in map_file(path).items():
+            if weight_map.get(tensor) != path.name:
+                raise FormatError(
+                    f"{path.name}: holds tensor {shorten(tensor)}, which {INDEX} places in "
+                    f"{shorten(weight_map.get(tensor))}; download index and shards again"
+                )
+            arrays[tensor] = array
+    lost = sorted(set(weight_map) - set(arrays))
+    if lost:
+        raise FormatError(
+            f"{INDEX}: tensor {shorten(lost[0])} is not in {weight_map[lost[0]]}; download that shard again"
+        )
+    return TensorSet(INDEX, arrays), [folder / INDEX, *paths]
+
+
+def map_file(path: Path) -> dict[str, np.ndarray]:
+    """Tensor name -> read-only view [shape] of the mapped file; dtype float32, float16 or bfloat16.
+
+    Raises FormatError or UnsupportedError naming the tensor; nothing is read but the header.
+    """
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, MAX_HEADER):
+                raise FormatError(
+                    f"{path.name}: header length {length} at byte 0 does not fit the {size} bytes of the file; "
+                    "the file is truncated or not safetensors"
+                )
+            header = parse_json_object(file.read(length), f"{path.name} (header)")
+    except OSError as error:
+        raise FormatError(f"{path.name}: cannot be read ({error.strerror}) in {path.parent}") from None
+    header.pop("__metadata__", None)
+    start = 8 + length
+    spans = [(*_check_entry(path.name, name, entry, size - start), name) for name, entry in header.items()]
+    _check_contiguous(path.name, sorted(spans, key=lambda s: (s[0], s[1])), size - start)
+    if not spans:
+        return {}
+    mapped = np.memmap(path, dtype=np.uint8, mode="r")
+    return {
+        name: mapped[start + begin : start + end].view(DTYPES[header[name]["dtype"]]).reshape(header[name]["shape"])
+        for begin, end, name in spans
+    }
+
+
+def _check_entry(file: str, name: str, entry: Any, data_size: int) -> tuple[int, int]:
+    """(begin, end) of a tensor in the data, after checking dtype, shape and offsets."""
+    where = f"{file}: tensor {shorten(name)}"
+    if not isinstance(entry, dict):
+        raise FormatError(f"{where} is {shorten(entry)}; an object with dtype, shape and data_offsets is needed")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise UnsupportedError(f"{where} has dtype {shorten(dtype)}; supported: {', '.join(DTYPES)}")
+    if not _naturals(shape) or len(shape) > 8:
+        raise FormatError(f"{where} has shape {shorten(shape)}; a list of at most 8 whole numbers is needed")
+    if not _naturals(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_size:
+        raise FormatError(
+            f"{where} has data_offsets {shorten(offsets)}; two increasing numbers from 0 to {data_size} are needed"
+        )
+    needed = math.prod(shape) * DTYPES[dtype].itemsize
+    if needed != offsets[1] - offsets[0]:
+        raise FormatError(
+            f"{where} has {offsets[1] - offsets[0]} bytes, but shape {shorten(shape)} of {dtype} needs {needed}"
+        )
+    return offsets[0], offsets[1]
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**62 for v in value)
+
+
+def _check_contiguous(file: str, spans: list[tuple[int, int, str]], data_size: int) -> None:
+    """The format allows neither holes nor overlaps; both hide data or alias it."""
+    at = 0
+    for begin, end, name in spans:
+        if begin != at:
+            kind = "overlaps the tensor before it" if begin < at else "leaves a hole before it"
+            raise FormatError(f"{file}: tensor {shorten(name)} starts at data byte {begin} and {kind} (at {at})")
+        at = end
+    if at != data_size:
+        raise FormatError(f"{file}: tensors end at data byte {at}, the file at {data_size}; the file is damaged")
