@@ -1,0 +1,79 @@
+/* What the files of the runtime share about an opened model. The layout of every word is docs/bundle.md. */
+#ifndef EP_INTERNAL_H
+#define EP_INTERNAL_H
+
+#include <string.h>
+
+#include "edgepos.h"
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "EdgePos images are read in place: the target must be little-endian"
+#endif
+_Static_assert(-1 >> 1 == -1 && -3 >> 1 == -2, "right shifts of negative numbers must be arithmetic");
+_Static_assert(sizeof(int) >= 4, "int must have 32 bits");
+
+/* Words of the program's header. */
+enum {
+  EP_H_MAGIC, EP_H_LAYOUT, EP_H_TENSORS, EP_H_VALUES, EP_H_OPS, EP_H_KV, EP_H_HEAD_START, EP_H_PLAN_WIDTH,
+  EP_H_VOCAB, EP_H_CONTEXT, EP_H_KV_BITS, EP_H_LOGITS_F, EP_H_SELFTEST, EP_H_DIGEST_LOW, EP_H_DIGEST_HIGH,
+  EP_H_TOKENIZER, EP_H_TOKENIZER_FLAGS, EP_H_BOS, EP_H_EOS, EP_H_OFFSETS, EP_H_BYTES, EP_H_TYPES, EP_H_PAIRS,
+  EP_H_BYTE_IDS, EP_H_SORTED, EP_H_ADDED, EP_H_PRETOKENIZER, EP_H_KNOWN, EP_H_RESERVED
+};
+enum { EP_HEADER_WORDS = 64, EP_TENSOR_WORDS = 8, EP_VALUE_WORDS = 4, EP_KV_WORDS = 4, EP_OP_WORDS = 16 };
+#define EP_PROGRAM_MAGIC 0x52505045
+
+/* Words of the records. */
+enum { EP_T_OFFSET_LOW, EP_T_OFFSET_HIGH, EP_T_TYPE, EP_T_ROWS, EP_T_COLS };
+enum { EP_V_WIDTH, EP_V_F, EP_V_OFFSET };
+enum { EP_KV_HEADS, EP_KV_K_DIM, EP_KV_V_DIM };
+enum { EP_O_CODE, EP_O_OUT, EP_O_IN0, EP_O_IN1, EP_O_T0, EP_O_T1, EP_O_T2, EP_O_T3, EP_O_P0 };
+enum { EP_I8 = 24, EP_I16 = 25, EP_I32 = 26 }; /* GGUF types */
+
+enum {
+  EP_EMBED = 1, EP_NORM, EP_LINEAR, EP_ADD, EP_MUL, EP_ACT, EP_ROPE, EP_KV_WRITE, EP_ATTENTION, EP_OPCODES
+};
+
+/* An opened image: what ep_model.opaque holds. Everything it points to has been checked by ep_open. */
+typedef struct ep_program {
+  uint64_t seal; /* EP_SEAL: ep_open has succeeded */
+  uint64_t weight_bytes;
+  const uint8_t *data; /* start of the tensor data */
+  const int32_t *header, *tensors, *values, *kv, *ops;
+  int32_t n_tensors, n_values, n_ops, n_kv, head_start;
+  int32_t vocab, context, kv_bits;
+  int32_t longest_row;     /* most columns of a LINEAR's weights */
+  int32_t k_dim, v_dim;    /* largest head sizes of the KV layers, at least 1 */
+} ep_program;
+#define EP_SEAL 0x4b4f736f50656764ull
+_Static_assert(sizeof(ep_program) <= sizeof(ep_model), "ep_model is too small");
+
+/* Copy a model out of its opaque words. Returns 0 if it was never opened. */
+static inline int ep_program_of(ep_program *p, const ep_model *model) {
+  if (!model) return 0;
+  memcpy(p, model->opaque, sizeof *p);
+  return p->seal == EP_SEAL;
+}
+
+/* Tensors by index (0 <= i < n_tensors). Data is aligned to 64 bytes. */
+static inline const int32_t *ep_record(const ep_program *p, int32_t i) { return p->tensors + (size_t)i * EP_TENSOR_WORDS; }
+static inline int32_t ep_rows(const ep_program *p, int32_t i) { return ep_record(p, i)[EP_T_ROWS]; }
+static inline int32_t ep_cols(const ep_program *p, int32_t i) { return ep_record(p, i)[EP_T_COLS]; }
+static inline const void *ep_data(const ep_program *p, int32_t i) {
+  const int32_t *r = ep_record(p, i);
+  return p->data + (size_t)((uint64_t)(uint32_t)r[EP_T_OFFSET_LOW] | (uint64_t)(uint32_t)r[EP_T_OFFSET_HIGH] << 32);
+}
+static inline const int8_t *ep_i8(const ep_program *p, int32_t i) { return (const int8_t *)ep_data(p, i); }
+static inline const int16_t *ep_i16(const ep_program *p, int32_t i) { return (const int16_t *)ep_data(p, i); }
+static inline const int32_t *ep_i32(const ep_program *p, int32_t i) { return (const int32_t *)ep_data(p, i); }
+
+/* Steps of ep_open. On failure *where is the byte offset of the fault. */
+ep_status ep_gguf_walk(ep_program *p, const uint8_t *image, uint64_t bytes, uint64_t *where);
+ep_status ep_check_program(ep_program *p, uint64_t *word);   /* *word: index of the faulty word of the program */
+/* With tokenizer kind 1 or 2, ep_open has checked: every tensor has the type and size of docs/bundle.md; offsets ascend
+ * from 0 to the size of the bytes; types are 0 to 2; ids in pairs (left, right, merged), in added and in sorted are in
+ * [0, vocab); pairs are strictly ascending by (left, right); sorted is strictly ascending by (bytes, id), so that it is a
+ * permutation; byte ids are in [-1, vocab). Ranks may be any number. offsets, bytes, types and byte ids are there (never
+ * -1); sorted is there for kind 2; pairs and added may be -1. */
+ep_status ep_check_tokenizer(const ep_program *p, uint64_t *word);
+
+#endif
