@@ -98,11 +98,11 @@ def requant_saturates(a, m, n) -> np.ndarray:
 
 
 def div_round_half_up(num, den) -> np.ndarray:
-    """floor(num / den + 1/2) clamped to int32; den <= 0 is treated as 1."""
+    """floor(num / den + 1/2), which always fits int64; den <= 0 is treated as 1."""
     num, den = np.broadcast_arrays(_i64(num), np.maximum(_i64(den), 1))
     quotient, rest = np.divmod(num, den)
     up = rest >= den - rest
-    return sat32(np.where(up & (quotient < INT64_MAX), quotient + 1, quotient))
+    return quotient + up
 
 
 def bitlen(a) -> int:

@@ -1,0 +1,349 @@
+"""The executable specification of integer programs: section 3 of docs/arithmetic.md in NumPy, one short function per operator.
+
+Read it from top to bottom. Values are int64 arrays [tokens, width] that hold int32 numbers. Products of integers run in
+float64 matrix products only where every partial sum stays below 2^53, so that they are exact in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import fixedpoint as fx
+from .errors import ContextError, EdgePosError
+from .program import GROUP, INTERLEAVED, NONE, Op, Operation, Program
+
+
+@dataclass
+class Batch:
+    """Consecutive tokens of one call: ids int64 [T], positions int64 [T], and the cache slot of the first one."""
+
+    ids: np.ndarray
+    positions: np.ndarray
+    slot: int
+
+
+class Cache:
+    """Keys and values of one layer: integers [kv_heads, context, dim] with one scale per token and head [kv_heads, context]."""
+
+    def __init__(self, heads: int, k_dim: int, v_dim: int, context: int):
+        self.k = np.zeros((heads, context, k_dim), np.int64)
+        self.v = np.zeros((heads, context, v_dim), np.int64)
+        self.k_scale = np.zeros((heads, context), np.int64)
+        self.v_scale = np.zeros((heads, context), np.int64)
+
+
+class Machine:
+    """Runs the operators of a program. Holds the KV cache and the count of saturations."""
+
+    def __init__(self, program: Program, context: int):
+        self.program = program
+        self.kv_bits = program.header.kv_bits
+        self.caches = [Cache(kv.heads, kv.k_dim, kv.v_dim, context) for kv in program.kv]
+        self.positions = np.zeros(context, np.int64)
+        self.saturations = 0
+        self._exact: dict[int, np.ndarray] = {}
+
+    def run(self, op: Operation, values: dict[int, np.ndarray], batch: Batch) -> np.ndarray | None:
+        """The operator's output int64 [tokens, width]; None for KV_WRITE. `values` maps value numbers to their arrays."""
+        return OPERATORS[op.code](self, op, [values[i] for i in op.ins if i != NONE], batch)
+
+    # ---- counted steps
+
+    def requant(self, a, m, n) -> np.ndarray:
+        self.saturations += int(np.count_nonzero(fx.requant_saturates(a, m, n)))
+        return fx.requant(a, m, n)
+
+    def sat32(self, x) -> np.ndarray:
+        y = fx.sat32(x)
+        self.saturations += int(np.count_nonzero(x != y))
+        return y
+
+    # ---- weights
+
+    def tensor(self, index: int) -> np.ndarray | None:
+        return None if index == NONE else self.program.arrays[index]
+
+    def weights_times_scales(self, op: Operation) -> np.ndarray:
+        """w·g as float64 [rows, K], exact: below 2^22."""
+        index = op.tensors[0]
+        if index not in self._exact:
+            w, g = self.tensor(index).astype(np.float64), self.tensor(op.tensors[1])
+            if g is not None:
+                w *= np.repeat(g.astype(np.float64), GROUP, axis=1)
+            if w.size > 1 << 23:
+                return w
+            self._exact[index] = w
+        return self._exact[index]
+
+
+# ---- operators, in the order in which the data flows
+
+
+def embed(machine: Machine, op: Operation, _inputs, batch: Batch) -> np.ndarray:
+    width = machine.program.values[op.out].width
+    w = machine.tensor(op.tensors[0])[batch.ids].astype(np.int64)
+    g = machine.tensor(op.tensors[1])
+    if g is not None:
+        w *= np.repeat(g[batch.ids].astype(np.int64), GROUP, axis=1)
+    m, h = machine.tensor(op.tensors[2])[batch.ids].astype(np.int64).T
+    return machine.requant(w[:, :width], m[:, None], h[:, None] + op.params["shift"])
+
+
+def norm(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
+    x, p = inputs[0], op.params
+    width = x.shape[1]
+    gamma, beta = machine.tensor(op.tensors[0]).astype(np.int64), machine.tensor(op.tensors[1])
+    c = width * x - x.sum(axis=1, keepdims=True) if p["center"] else x
+    bits = min(30, (62 - fx.bitlen(width - 1)) >> 1)
+    y = np.empty_like(x)
+    for t, row in enumerate(c):
+        shift = max(0, fx.bitlen(np.abs(row).max()) - bits)
+        small = fx.rshift_round(row, shift)
+        epsilon = min(int(fx.rshift_round(p["eps_m"], p["eps_shift"] + 2 * shift)), 1 << 62)
+        r, e = fx.rsqrt(max(1, int((small * small).sum()) + epsilon))
+        y[t] = machine.requant(small * gamma, r, e + p["out_shift"])
+    return y if beta is None else machine.sat32(y + beta.astype(np.int64))
+
+
+def linear(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
+    q, s = fx.narrow16(inputs[0])
+    w = machine.weights_times_scales(op)
+    q = np.pad(q, ((0, 0), (0, w.shape[1] - q.shape[1])))
+    acc = _exact_matmul(q, w)
+    m, h = machine.tensor(op.tensors[2]).astype(np.int64).T
+    y = machine.requant(acc, m, h + op.params["shift"] - s[:, None])
+    bias = machine.tensor(op.tensors[3])
+    return y if bias is None else machine.sat32(y + bias.astype(np.int64))
+
+
+def _exact_matmul(q: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """q [T, K] (16 bits) times w [rows, K] (22 bits) transposed: at most 2^15 columns at a time stay below 2^53."""
+    step = 1 << 15
+    acc = np.zeros((q.shape[0], w.shape[0]), np.int64)
+    for at in range(0, q.shape[1], step):
+        acc += (q[:, at : at + step].astype(np.float64) @ w[:, at : at + step].T).astype(np.int64)
+    return acc
+
+
+def add(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
+    a, b = inputs
+    p = op.params
+    return machine.sat32(fx.rshift_round((a << p["la"]) + (b << p["lb"]), p["n"]))
+
+
+def mul(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
+    return machine.sat32(fx.rshift_round(inputs[0] * inputs[1], op.params["n"]))
+
+
+def act(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
+    x, p = inputs[0], op.params
+    table = machine.tensor(op.tensors[0]).astype(np.int64)
+    u = fx.sat32(fx.rshift_round(x, p["in_shift"]))
+    below, above = u < -(2**28), u >= 2**28
+    v = np.clip(u + 2**28, 0, 2**29 - 1)
+    i, f = v >> 18, v & (2**18 - 1)
+    inside = (table[i] << 18) + (table[i + 1] - table[i]) * f
+    end = np.where(below, table[0] << 18, np.where(above, table[2048] << 18, inside))
+    identity = (below & bool(p["left"])) | (above & bool(p["right"]))
+    y = np.where(identity, fx.rshift_round(x, p["id_shift"]), fx.rshift_round(end, p["out_shift"]))
+    return machine.sat32(y)
+
+
+def rope(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarray:
+    p = op.params
+    x = inputs[0].reshape(len(batch.ids), p["heads"], p["head_dim"])
+    words = machine.tensor(op.tensors[0]).view(np.uint32).astype(np.uint64)
+    increments = words[:, 0] | words[:, 1] << np.uint64(32)
+    pairs = len(increments)
+    cos, sin = fx.sincos_q15(fx.rope_phase(batch.positions[:, None], increments[None, :]))
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    if p["layout"] == INTERLEAVED:
+        first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    else:
+        first, second = slice(0, pairs), slice(pairs, 2 * pairs)
+    a, b = x[..., first], x[..., second]
+    y = x.copy()
+    y[..., first] = machine.requant(a * cos - b * sin, p["amp_m"], p["amp_shift"])
+    y[..., second] = machine.requant(a * sin + b * cos, p["amp_m"], p["amp_shift"])
+    return y.reshape(inputs[0].shape)
+
+
+def kv_write(machine: Machine, op: Operation, inputs, batch: Batch) -> None:
+    cache = machine.caches[op.params["layer"]]
+    quantize = fx.narrow16 if machine.kv_bits == 16 else fx.quant8
+    slots = slice(batch.slot, batch.slot + len(batch.ids))
+    machine.positions[slots] = batch.positions
+    for x, data, scale in ((inputs[0], cache.k, cache.k_scale), (inputs[1], cache.v, cache.v_scale)):
+        heads, _, dim = data.shape
+        q, s = quantize(x.reshape(len(batch.ids), heads, dim))
+        data[:, slots] = q.transpose(1, 0, 2)
+        scale[:, slots] = s.T
+
+
+def attention(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarray:
+    p = op.params
+    cache = machine.caches[p["layer"]]
+    tokens, n = len(batch.ids), batch.slot + len(batch.ids)
+    heads, kv16 = p["heads"], machine.kv_bits == 16
+    kv_head = np.arange(heads) * cache.k.shape[0] // heads
+    k, v = cache.k[kv_head, :n], cache.v[kv_head, :n]  # [heads, n, dim]
+    k_scale, v_scale = cache.k_scale[kv_head, :n], cache.v_scale[kv_head, :n]  # [heads, n]
+    visible = np.arange(n)[None, :] <= (batch.slot + np.arange(tokens))[:, None]  # [tokens, n]
+
+    # 1. scores in log2 units, 16 fractional bits: [heads, tokens, n]
+    q, sq = fx.narrow16(inputs[0].reshape(tokens, heads, -1).transpose(1, 0, 2))
+    dot = (q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 1)).astype(np.int64)
+    if kv16:
+        shift = p["score_shift"] - sq[:, :, None] - k_scale[:, None, :]
+    else:
+        dot, shift = dot * k_scale[:, None, :], p["score_shift"] - sq[:, :, None]
+    shift = np.broadcast_to(shift, dot.shape)
+    score = np.zeros_like(dot)
+    score[:, visible] = machine.requant(dot[:, visible], p["score_m"], shift[:, visible])
+
+    # 2. ALiBi
+    slopes = machine.tensor(op.tensors[0])
+    if slopes is not None:
+        distance = np.maximum(0, batch.positions[:, None] - machine.positions[None, :n])
+        slope = slopes.view(np.uint32).astype(np.int64)
+        score = fx.sat32(score - fx.alibi_bias(slope[:, None, None], distance[None], p["alibi_shift"]))
+
+    # 3. probabilities, maximum first
+    largest = np.where(visible, score, fx.INT64_MIN).max(axis=2, keepdims=True)
+    prob = np.where(visible, fx.exp2_neg(largest - score, p["w"]), 0)
+    total = prob.sum(axis=2)
+
+    # 4. value scales folded in, relative to the largest visible one
+    scale_seen = np.broadcast_to(v_scale[:, None, :], prob.shape)
+    top = np.where(visible, scale_seen, 0).max(axis=2)
+    if kv16:
+        weight = fx.rshift_round(prob, top[:, :, None] - scale_seen)
+    else:
+        m, e = _pairs(fx.recip, top)
+        weight = fx.requant(prob * scale_seen, m[:, :, None], e[:, :, None])
+    weight = np.where(visible, weight, 0)
+
+    # 5. mix: two exact products of 15-bit halves
+    vf = v.astype(np.float64)
+    high, low = (weight >> 15).astype(np.float64) @ vf, (weight & 32767).astype(np.float64) @ vf
+    acc = (high.astype(np.int64) << 15) + low.astype(np.int64)
+
+    # 6. one reciprocal per query and head
+    if kv16:
+        m, e = _pairs(fx.recip, total)
+        out = machine.requant(acc, m[:, :, None], (e + p["out_shift"] - top)[:, :, None])
+    else:
+        m, e = _pairs(fx.recip, 127 * total)
+        factor = top * m
+        k_bits = np.maximum(0, np.vectorize(fx.bitlen, otypes=[np.int64])(factor) - 31)
+        factor = np.minimum(fx.rshift_round(factor, k_bits), fx.INT32_MAX)
+        out = machine.requant(acc, factor[:, :, None], (e + p["out_shift"] - k_bits)[:, :, None])
+    return out.transpose(1, 0, 2).reshape(tokens, -1)
+
+
+def _pairs(function, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A primitive that returns (m, e) for one whole number, over an array."""
+    flat = np.array([function(int(i)) for i in x.ravel()], dtype=np.int64).reshape(-1, 2)
+    return flat[:, 0].reshape(x.shape), flat[:, 1].reshape(x.shape)
+
+
+OPERATORS = {
+    Op.EMBED: embed,
+    Op.NORM: norm,
+    Op.LINEAR: linear,
+    Op.ADD: add,
+    Op.MUL: mul,
+    Op.ACT: act,
+    Op.ROPE: rope,
+    Op.KV_WRITE: kv_write,
+    Op.ATTENTION: attention,
+}
+
+
+class GoldenSession:
+    """A session with the interface of the C runtime's (edgepos.runtime.session), computed by `Machine`."""
+
+    def __init__(self, program: Program, context: int | None = None):
+        limit = program.header.context
+        self.context = limit if context is None else context
+        if not 1 <= self.context <= limit:
+            raise ContextError(f"context {context} is outside 1 … {limit}, the model's context")
+        self.program = program
+        self.reset()
+
+    @property
+    def logits_f(self) -> int:
+        return self.program.header.logits_f
+
+    @property
+    def logit_scale(self) -> float:
+        """A logit is its int32 times this."""
+        return 2.0**-self.logits_f
+
+    @property
+    def vocab(self) -> int:
+        return self.program.header.vocab
+
+    @property
+    def saturations(self) -> int:
+        return self.machine.saturations
+
+    @property
+    def position(self) -> int:
+        """The position the next token gets by default."""
+        return int(self.machine.positions[self.length - 1]) + 1 if self.length else 0
+
+    def reset(self) -> None:
+        self.machine = Machine(self.program, self.context)
+        self.length = 0
+
+    def rewind(self, n: int) -> None:
+        """Keep the first n tokens. Raises ContextError when there are fewer."""
+        if not 0 <= n <= self.length:
+            raise ContextError(f"cannot rewind to {n} tokens: the cache holds {self.length}")
+        self.length = n
+
+    def eval_int(self, ids, positions=None, logits: str = "all", trace=None) -> np.ndarray:
+        """Append tokens; int32 logits [n, vocab] (`all`) or [1, vocab] (`last`). `trace(op, output)` sees every operator.
+
+        Raises EdgePosError for ids out of range and ContextError for positions that do not ascend or a full context; nothing has changed then.
+        """
+        ids = np.asarray(ids, np.int64).reshape(-1)
+        positions = self._check(ids, positions, logits)
+        batch = Batch(ids, positions, self.length)
+        values: dict[int, np.ndarray] = {}
+        head = self.program.header.head_start
+        for index, op in enumerate(self.program.ops):
+            if index == head and logits == "last":
+                values[self.program.head_input] = values[self.program.head_input][-1:]
+            values[op.out] = self.machine.run(op, values, batch)
+            if trace is not None and op.out != NONE:
+                trace(index, values[op.out])
+        self.length += len(ids)
+        return values[self.program.ops[-1].out].astype(np.int32)
+
+    def eval(self, ids, positions=None, logits: str = "all") -> np.ndarray:
+        """Like eval_int, as float32."""
+        return (self.eval_int(ids, positions, logits) * self.logit_scale).astype(np.float32)
+
+    def _check(self, ids, positions, logits) -> np.ndarray:
+        if logits not in ("all", "last"):
+            raise EdgePosError(f"logits={logits!r} is unknown; use 'all' or 'last'")
+        if not len(ids):
+            raise EdgePosError("no tokens to evaluate; give at least one id")
+        bad = ids[(ids < 0) | (ids >= self.vocab)]
+        if len(bad):
+            raise EdgePosError(f"token id {bad[0]} is outside 0 … {self.vocab - 1}, the vocabulary")
+        if self.length + len(ids) > self.context:
+            raise ContextError(f"{len(ids)} more tokens do not fit: {self.length} of {self.context} are used; rewind, reset or open a longer session")
+        if positions is None:
+            positions = self.position + np.arange(len(ids))
+        positions = np.asarray(positions, np.int64).reshape(-1)
+        if len(positions) != len(ids):
+            raise ContextError(f"{len(positions)} positions for {len(ids)} tokens; give one each")
+        steps = np.diff(positions, prepend=self.position - 1)
+        if (steps <= 0).any() or positions[0] < 0 or positions[-1] > fx.INT32_MAX:
+            raise ContextError(f"positions must ascend from {self.position} and stay below 2^31")
+        return positions
