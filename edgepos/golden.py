@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import fixedpoint as fx
+from . import golden_state
 from .errors import ContextError, EdgePosError
 from .program import GROUP, INTERLEAVED, NONE, Op, Operation, Program
 
@@ -298,12 +299,26 @@ class GoldenSession:
     def reset(self) -> None:
         self.machine = Machine(self.program, self.context)
         self.length = 0
+        self._row: np.ndarray | None = None
 
     def rewind(self, n: int) -> None:
         """Keep the first n tokens. Raises ContextError when there are fewer."""
         if not 0 <= n <= self.length:
             raise ContextError(f"cannot rewind to {n} tokens: the cache holds {self.length}")
         self.length = n
+        self._row = None
+
+    def save(self) -> bytes:
+        """The state in the format of docs/bundle.md; any engine of the same bundle restores it."""
+        return golden_state.save(self.program, self.machine, self.length, self._row)
+
+    def restore(self, state: bytes) -> None:
+        """Take over a saved state. Raises FormatError when it is not of this model; nothing has changed then."""
+        positions, blocks, row = golden_state.load(self.program, self.context, state)
+        self.length, self._row = len(positions), row
+        self.machine.positions[: self.length] = positions
+        for layer, head, area, array in blocks:
+            getattr(self.machine.caches[layer], area)[head, : self.length] = array
 
     def eval_int(self, ids, positions=None, logits: str = "all", trace=None) -> np.ndarray:
         """Append tokens; int32 logits [n, vocab] (`all`) or [1, vocab] (`last`). `trace(op, output)` sees every operator.
@@ -316,8 +331,10 @@ class GoldenSession:
         values: dict[int, np.ndarray] = {}
         head = self.program.header.head_start
         for index, op in enumerate(self.program.ops):
-            if index == head and logits == "last":
-                values[self.program.head_input] = values[self.program.head_input][-1:]
+            if index == head:
+                self._row = values[self.program.head_input][-1]
+                if logits == "last":
+                    values[self.program.head_input] = self._row[None]
             values[op.out] = self.machine.run(op, values, batch)
             if trace is not None and op.out != NONE:
                 trace(index, values[op.out])
