@@ -1,0 +1,253 @@
+"""The command line: export, run, report, inspect, selftest, verify, demo."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from . import __version__
+from .errors import EdgePosError
+
+app = typer.Typer(
+    help="Turn a transformer into integers, run it with the same bits everywhere, and read how far it is from the float model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+class Weights(str, Enum):
+    w8 = "w8"
+    w8g32 = "w8g32"
+
+
+class Kv(str, Enum):
+    kv16 = "kv16"
+    kv8 = "kv8"
+
+
+class Engine(str, Enum):
+    c = "c"
+    golden = "golden"
+    onnx = "onnx"
+
+
+BundleArgument = Annotated[Path, typer.Argument(help="A bundle folder (NAME.edgepos) or its model.gguf.")]
+
+
+def _progress(unit: str) -> Progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), console=err, transient=True)
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="A Hugging Face folder or a llama2.c .bin file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The bundle folder to write, by custom NAME.edgepos.")],
+    weights: Annotated[Weights, typer.Option(help="Weight format.")] = Weights.w8g32,
+    kv: Annotated[Kv, typer.Option(help="KV cache format.")] = Kv.kv16,
+    context: Annotated[Optional[int], typer.Option(help="Most tokens of a session; default: the model's.")] = None,
+    calibration: Annotated[Optional[Path], typer.Option(help="A text file to choose the fixed points on; default: EdgePos's own.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
+) -> None:
+    """Compile a model to a bundle."""
+    from . import export_bundle
+
+    started = time.monotonic()
+    with _progress("steps") as progress:
+        task = progress.add_task("compiling", total=None)
+
+        def step(description: str, done: int, total: int) -> None:
+            progress.update(task, description=description, completed=done, total=total)
+
+        bundle = export_bundle(
+            source, output, weights=weights.value, kv=kv.value, context=context, calibration=calibration, force=force, progress=step
+        )
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
+    out.print(f"{output}: {size / 1e6:.2f} MB in {time.monotonic() - started:.1f} s, digest {bundle.program.header.digest:016x}")
+
+
+@app.command()
+def run(
+    bundle: BundleArgument,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to continue.")] = "",
+    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=1, help="Most tokens to generate.")] = 128,
+    engine: Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")] = Engine.c,
+    context: Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")] = None,
+    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text on every target.")] = 0,
+) -> None:
+    """Generate text."""
+    from .bundle import open as open_bundle
+    from .runtime.generate import generate
+
+    opened = open_bundle(bundle)
+    session = opened.session(context=context, threads=threads, engine=engine.value)
+    started = time.monotonic()
+    sys.stdout.write(prompt)
+    for piece in generate(
+        session, opened.tokenizer, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+    ):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    elapsed = max(time.monotonic() - started, 1e-9)
+    err.print(f"{session.position} tokens in {elapsed:.2f} s, {session.position / elapsed:.0f} tokens/s", style="dim")
+
+
+@app.command()
+def report(
+    bundle: BundleArgument,
+    source: Annotated[Path, typer.Option(help="The model the bundle was made from.")],
+    text: Annotated[Optional[Path], typer.Option(help="A UTF-8 text to measure on; default: EdgePos's own.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Use at most so many tokens of the text.")] = 8192,
+    as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
+) -> None:
+    """Measure how far the integers are from the float model; writes report.json and report.md into the bundle."""
+    from . import reference as float_reference
+    from .bundle import open as open_bundle
+    from .export import load
+    from .report.build import dumps, measure, write
+    from .report.windows import read_text
+
+    opened = open_bundle(bundle)
+    if opened.path is None:
+        raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
+    canonical = load(source)
+    with _progress("tokens") as progress:
+        task = progress.add_task("measuring", total=None)
+        result = measure(
+            opened,
+            float_reference(canonical),
+            canonical,
+            read_text(text),
+            max_tokens=max_tokens,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    write(opened.path, result)
+    if as_json:
+        sys.stdout.write(dumps(result))
+    else:
+        _print_summary(opened, result)
+
+
+def _print_summary(opened, result: dict) -> None:
+    a = result["accuracy"]
+    table = Table(title=f"{result['name']}: {' '.join(result['formats'][k] for k in ('weights', 'activations', 'kv'))}", title_justify="left")
+    table.add_column("against the float model")
+    table.add_column("", justify="right")
+    table.add_row("text", f"{a['text']}, {a['tokens']} predictions")
+    table.add_row("perplexity, float", f"{a['perplexity_float']:.4f}")
+    table.add_row("perplexity, integers", f"{a['perplexity']:.4f}  ({a['perplexity'] / a['perplexity_float'] - 1:+.3%})")
+    table.add_row("KL divergence", f"{a['kl_mean']:.2e} nats, 99th percentile {a['kl_p99']:.2e}")
+    table.add_row("same first choice", f"{a['top1_agreement']:.2%}")
+    table.add_row("largest logit error", f"{a['max_logit_error']:.3g}")
+    worst = min((layer for layer in result["layers"] if layer["sqnr_db"] is not None), key=lambda layer: layer["sqnr_db"])
+    table.add_row("noisiest operator", f"{worst['name']}, {worst['sqnr_db']:.1f} dB")
+    table.add_row("saturations", str(sum(layer["saturations"] for layer in result["layers"])))
+    for p in result["positions"]:
+        table.add_row(f"positions: {p['kind']} {p['method']}, {p['bits']} bits", f"bound {p['bound']:.4g} {p.get('unit', '')}, measured {p['measured_max']:.4g}")
+    table.add_row("digest", result["digest"])
+    out.print(table)
+    out.print(f"Written to {opened.path / 'report.md'} and report.json.")
+
+
+@app.command()
+def inspect(bundle: BundleArgument, as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """Show sizes, formats, the position plan and memory."""
+    from .bundle import open as open_bundle
+    from .report.describe import describe
+
+    facts = describe(open_bundle(bundle))
+    if as_json:
+        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+        return
+    table = Table(show_header=False)
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            value = "\n".join(f"{k}: {v:,}" if isinstance(v, int) else f"{k}: {v}" for k, v in value.items())
+        table.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+    out.print(table)
+
+
+@app.command()
+def selftest(bundle: BundleArgument) -> None:
+    """Recompute the bundle's digest here and check its files."""
+    from .bundle import open as open_bundle
+
+    opened = open_bundle(bundle)
+    opened.check_files()
+    out.print(f"identical: {opened.selftest()}")
+
+
+@app.command()
+def verify(
+    bundle: BundleArgument,
+    on: Annotated[str, typer.Option(help="host, qemu:aarch64, qemu:armv7 or qemu:cortex-m3.")] = "host",
+) -> None:
+    """Build the runtime for a target, run the self-test there, and compare the digest."""
+    from .bundle import open as open_bundle
+    from .targets import verify as verify_on
+
+    with err.status(f"building and running on {on} …"):
+        result = verify_on(open_bundle(bundle), on)
+    out.print(f"{on}: identical, {result}")
+
+
+@app.command()
+def demo(
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Keep the bundle here.")] = None,
+    model: Annotated[str, typer.Option(help="tiny-rope or tiny-alibi.")] = "tiny-rope",
+) -> None:
+    """Export a built-in model, generate text, print the error summary."""
+    import tempfile
+
+    from .resources import tiny_model_dir
+
+    source = tiny_model_dir(model)
+    with tempfile.TemporaryDirectory(prefix="edgepos-demo-") as folder:
+        target = output or Path(folder) / f"{model}.edgepos"
+        out.print(f"[bold]1. export[/bold] the {model} model to integers")
+        export(source, target, force=output is None)
+        out.print("\n[bold]2. run[/bold] the integers in the C runtime")
+        run(target, prompt="Once upon a time", max_new_tokens=100)
+        out.print("\n[bold]3. report[/bold] how far they are from the float model")
+        report(target, source)
+        out.print("\n[bold]4. selftest[/bold]: the same bits as the exporter computed")
+        selftest(target)
+
+
+def _version(value: bool) -> None:
+    if value:
+        out.print(f"edgepos {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False) -> None:
+    """Options of all commands."""
+
+
+def main() -> None:
+    """Entry point: errors a user can cause are one line and exit code 1."""
+    try:
+        app()
+    except EdgePosError as error:
+        err.print(f"error: {error}", style="red", markup=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        err.print("interrupted", style="red")
+        sys.exit(130)

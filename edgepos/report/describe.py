@@ -1,0 +1,46 @@
+"""What `edgepos inspect` shows of a bundle."""
+
+from __future__ import annotations
+
+from ..program import Op
+
+
+def describe(bundle) -> dict:
+    """Facts of an opened bundle: sizes in bytes, formats, positions, memory per context."""
+    program, manifest = bundle.program, bundle.manifest
+    header, info = program.header, bundle.image.info
+    folder = bundle.path or bundle.model_path
+    contexts = sorted({c for c in (128, 512, 2048, header.context) if c <= header.context})
+    return {
+        "name": manifest.get("name", bundle.model_path.stem),
+        "model_bytes": bundle.model_path.stat().st_size,
+        "bundle_bytes": sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) if bundle.path else bundle.model_path.stat().st_size,
+        "formats": f"{'w8g32' if _grouped(program) else 'w8'} a16 kv{header.kv_bits}",
+        "positions": _positions(program),
+        "vocabulary": header.vocab,
+        "context": header.context,
+        "operators": len(program.ops),
+        "kv_bytes_per_token": int(info.kv_bytes_per_token),
+        "weight_bytes_per_token": int(info.weight_bytes_per_token),
+        "arena_bytes": {f"context {c}": bundle.image.arena_size(context=c) for c in contexts},
+        "tokenizer": ("none", "byte-level BPE", "SentencePiece BPE")[header.tokenizer],
+        "licence": str((manifest.get("license") or {}).get("license", "not stated")),
+        "digest": f"{header.digest:016x}",
+    }
+
+
+def _grouped(program) -> bool:
+    return any(op.code == Op.LINEAR and op.tensors[1] >= 0 for op in program.ops)
+
+
+def _positions(program) -> str:
+    rope = next((op for op in program.ops if op.code == Op.ROPE), None)
+    if rope is not None:
+        layout = ("half", "interleaved")[rope.params["layout"]]
+        pairs = len(program.arrays[rope.tensors[0]])
+        return f"RoPE, {layout}, {2 * pairs} of {rope.params['head_dim']} components, 64-bit phase, 257-entry quarter wave"
+    attention = next((op for op in program.ops if op.code == Op.ATTENTION), None)
+    if attention is not None and attention.tensors[0] >= 0:
+        fraction = attention.params["alibi_shift"] + 16
+        return f"ALiBi, {attention.params['heads']} slopes in Q{32 - fraction}.{fraction}, no table"
+    return "none"
