@@ -39,15 +39,16 @@ class FloatSession:
             model = _with_weights(model, weights)
         self._session = _open(model, threads)
         shapes = {i.name: i.shape for i in self._session.get_inputs()}
-        if "input_ids" not in shapes or "position_ids" not in shapes:
+        outputs = {o.name: o.shape for o in self._session.get_outputs()}
+        if not {"input_ids", "position_ids"} <= set(shapes) or "logits" not in outputs:
             raise FormatError(
-                f"graph '{model.graph.name}' has inputs {', '.join(shapes)}; a canonical graph has input_ids and position_ids"
+                f"graph '{model.graph.name}' is not canonical; inputs input_ids and position_ids and the output "
+                "logits are needed; make it with edgepos.export.load"
             )
         self._cache_names = [n for n in shapes if re.fullmatch(r"past_(key|value)\.\d+", n)]
         self._empty = {n: np.zeros((1, shapes[n][1], 0, shapes[n][3]), np.float32) for n in self._cache_names}
         self._present = [n.replace("past", "present", 1) for n in self._cache_names]
         self._alibi = "key_position_ids" in shapes
-        outputs = {o.name: o.shape for o in self._session.get_outputs()}
         self.vocab_size: int = outputs["logits"][-1]
         context = model.metadata_props.get("edgepos.context")
         self.context: int | None = None if context is None else int(context)
@@ -66,7 +67,7 @@ class FloatSession:
     def rewind(self, n: int) -> None:
         """Keep the first ``n`` tokens of the cache; raises ContextError unless 0 <= n <= position."""
         if not 0 <= n <= self.position:
-            raise ContextError(f"rewind to {n}: the cache holds {self.position} tokens; 0 to {self.position} is allowed")
+            raise ContextError(f"rewind to {n} is not possible; the cache holds tokens 0 to {self.position}")
         self._cache = {name: array[:, :, :n] for name, array in self._cache.items()}
         self._positions = self._positions[:n]
 
@@ -86,7 +87,9 @@ class FloatSession:
             raise ContextError("ids is empty; at least one token is needed")
         limit = 2**31 if self.context is None else self.context
         if self.position + n > limit:
-            raise ContextError(f"{n} tokens after {self.position} do not fit the context of {limit}; rewind or reset first")
+            raise ContextError(
+                f"{n} tokens after {self.position} do not fit the context of {limit}; rewind or reset first"
+            )
         if positions is None:
             positions = range(self.position, self.position + n)
         places = _int64("positions", positions, limit)
@@ -100,6 +103,15 @@ class FloatSession:
         self._cache = dict(zip(self._cache_names, values[1:]))
         self._positions = keys
         return values[0][0] if logits == "all" else values[0][0, -1:]
+
+    def values(self, ids: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """The named outputs of the graph for ``ids`` [n] from an empty cache; the session's own cache stays as it is."""
+        tokens = _int64("ids", ids, self.vocab_size)
+        places = np.arange(len(tokens), dtype=np.int64)
+        feed = {"input_ids": tokens[None], "position_ids": places[None], **self._empty}
+        if self._alibi:
+            feed["key_position_ids"] = places[None]
+        return dict(zip(names, self._session.run(list(names), feed)))
 
 
 def reference(source, weights_of=None, *, threads: int = 0) -> FloatSession:
@@ -130,7 +142,7 @@ def _with_weights(model: ir.Model, weights: Mapping[str, np.ndarray]) -> ir.Mode
     for name, array in weights.items():
         value = model.graph.initializers.get(name)
         if value is None:
-            raise FormatError(f"weight '{name}' is not an initializer of graph '{model.graph.name}'; check the name")
+            raise FormatError(f"weight '{name}' is not an initializer of graph '{model.graph.name}'; check its name")
         if tuple(array.shape) != tuple(value.const_value.shape):
             raise FormatError(
                 f"weight '{name}' has shape {list(array.shape)}, the graph needs {list(value.const_value.shape)}"

@@ -23,7 +23,7 @@ class CanonicalModel:
     name:          folder name or file stem of the source
     context:       number of positions, 0 .. context-1
     vocab_size:    rows of the embedding and columns of the logits
-    source_sha256: file name -> SHA-256 (hex) of every file that was read
+    source_sha256: file name -> SHA-256 (hex) of every file that decides the model
     license:       model_card.json, or the first line of LICENSE under "license", or None
     eos_ids:       tokens that end a generation
     bos_id:        token that starts a text, or None

@@ -9,6 +9,7 @@ import numpy as np
 
 from edgepos.errors import FormatError, UnsupportedError
 
+from .shorten import shorten
 from .tensor_set import TensorSet
 
 MAX_SIZE = 2**31 - 1  # sizes are int32 in the bundle
@@ -31,10 +32,13 @@ def check_context(origin: str, asked: int | None, limit: int, limit_name: str) -
     return context
 
 
+REQUIRED: Any = object()
+
+
 class Config:
     """The keys of one config file. Every method raises FormatError naming key, value and what is allowed.
 
-    A key that is absent or null takes ``default``; without a default it is required.
+    A key that is absent or null takes ``default`` as it is; without a default it is required.
     """
 
     def __init__(self, values: dict[str, Any], origin: str = "config.json"):
@@ -44,7 +48,7 @@ class Config:
     def _get(self, key: str, default: Any) -> Any:
         value = self.values.get(key)
         if value is None:
-            if default is None:
+            if default is REQUIRED:
                 raise FormatError(f"{self.origin}: key '{key}' is missing; save the config with the model again")
             return default
         return value
@@ -53,16 +57,16 @@ class Config:
         """The error for key = value where ``allowed`` is needed."""
         return FormatError(f"{self.origin}: {key} is {shorten(value)}; {allowed} is needed")
 
-    def size(self, key: str, default: int | None = None) -> int:
+    def size(self, key: str, default: Any = REQUIRED) -> Any:
         """A whole number in 1..2^31-1."""
         value = self._get(key, default)
-        if value is default and default is not None:
+        if self.values.get(key) is None:
             return value
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
             raise self.wrong(key, value, f"a whole number from 1 to {MAX_SIZE}")
         return value
 
-    def size_of(self, keys: tuple[str, ...], default: int | None = None) -> int:
+    def size_of(self, keys: tuple[str, ...], default: Any = REQUIRED) -> Any:
         """The size under any of several spellings; FormatError when two of them differ."""
         present = [key for key in keys if self.values.get(key) is not None]
         found = {key: self.size(key) for key in present}
@@ -74,7 +78,7 @@ class Config:
             )
         return next(iter(found.values())) if found else self.size(keys[0], default)
 
-    def number(self, key: str, default: float | None = None) -> float:
+    def number(self, key: str, default: float = REQUIRED) -> float:
         """A finite number as float."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300:
@@ -138,12 +142,3 @@ def same_values(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays of equal shape hold equal values; read in pieces, so mapped files stay mapped."""
     rows = max(1, 2**22 // max(1, math.prod(a.shape[1:])))
     return all(np.array_equal(a[i : i + rows], b[i : i + rows]) for i in range(0, len(a), rows))
-
-
-def shorten(value: Any) -> str:
-    """repr of a hostile value, at most 60 characters, one line."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer too long to print
-        return "a number too large to print"
-    return text if len(text) <= 60 else text[:57] + "..."

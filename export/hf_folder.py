@@ -7,10 +7,11 @@ from pathlib import Path
 from edgepos.errors import FormatError, UnsupportedError
 
 from .canonical import CanonicalModel, read_license, sha256_of
-from .config import Config, shorten
+from .config import Config
 from .families import ARCHITECTURES
 from .json_files import read_json_object
 from .safetensor_files import open_tensors
+from .shorten import shorten
 from .tokenizer_hf import read_tokenizer_json
 
 
@@ -26,17 +27,20 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
     model = family.build_hf(config, tensors, context, name)
 
     read = [folder / "config.json", *weight_files]
-    special = config
-    if (folder / "generation_config.json").is_file():
-        # What generation uses goes before what training wrote, as in transformers.
-        generation = read_json_object(folder / "generation_config.json")
-        special = Config({**config.values, **generation}, "generation_config.json")
-        read.append(folder / "generation_config.json")
+    generation = Config({}, "generation_config.json")
+    if (folder / generation.origin).is_file():
+        generation = Config(read_json_object(folder / generation.origin), generation.origin)
+        read.append(folder / generation.origin)
     vocab_size = config.size("vocab_size")
-    bos = special.token_ids("bos_token_id", family.DEFAULT_BOS, vocab_size)
+
+    def token_ids(key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        # What generation uses goes before what training wrote, as in transformers.
+        return (generation if key in generation.values else config).token_ids(key, default, vocab_size)
+
+    bos = token_ids("bos_token_id", family.DEFAULT_BOS)
     if len(bos) > 1:
-        raise special.wrong("bos_token_id", list(bos), "one token id or null")
-    eos_ids = special.token_ids("eos_token_id", family.DEFAULT_EOS, vocab_size)
+        raise config.wrong("bos_token_id", list(bos), "one token id or null")
+    eos_ids = token_ids("eos_token_id", family.DEFAULT_EOS)
 
     tokenizer_path = find_tokenizer(folder)
     tokenizer = read_tokenizer_json(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from edgepos.errors import FormatError, UnsupportedError
 
-from .config import Config, shorten
+from .config import Config
+from .shorten import shorten
 
 DEFAULT_THETA = 10000.0
 NEUTRAL_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
@@ -50,7 +51,7 @@ def read_rope_theta(config: Config) -> float:
         extra = sorted(set(config.values.get(group) or {}) - NEUTRAL_KEYS)
         if extra:
             raise FormatError(
-                f"{config.origin}: {group}.{shorten(extra[0])[1:-1]} has no meaning for rope type '{rope_type}'; "
+                f"{config.origin}: {group} key {shorten(extra[0])} has no meaning for rope type '{rope_type}'; "
                 f"allowed keys: {', '.join(sorted(NEUTRAL_KEYS))}"
             )
     _check_equal(config, thetas)

@@ -16,8 +16,8 @@ import numpy as np
 
 from edgepos.errors import FormatError, UnsupportedError
 
-from .config import shorten
 from .json_files import parse_json_object, read_json_object
+from .shorten import shorten
 from .tensor_set import TensorSet
 
 SINGLE = "model.safetensors"
@@ -113,8 +113,8 @@ def _check_entry(file: str, name: str, entry: Any, data_size: int) -> tuple[int,
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UnsupportedError(f"{where} has dtype {shorten(dtype)}; supported: {', '.join(DTYPES)}")
-    if not _naturals(shape) or len(shape) > 8:
-        raise FormatError(f"{where} has shape {shorten(shape)}; a list of at most 8 whole numbers is needed")
+    if not _naturals(shape) or len(shape) > 8 or 0 in shape:
+        raise FormatError(f"{where} has shape {shorten(shape)}; a list of at most 8 numbers above 0 is needed")
     if not _naturals(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_size:
         raise FormatError(
             f"{where} has data_offsets {shorten(offsets)}; two increasing numbers from 0 to {data_size} are needed"

@@ -9,6 +9,8 @@ import numpy as np
 
 from edgepos.errors import FormatError
 
+from .shorten import shorten
+
 
 @dataclass(frozen=True, eq=False)
 class Weight:
@@ -58,7 +60,7 @@ class TensorSet:
         """Raise FormatError when a tensor was never taken and ``ignore(name)`` is false."""
         left = sorted(n for n in self._arrays if n not in self._taken and not ignore(n))
         if left:
-            shown = ", ".join(f"'{n}'" for n in left[:3]) + (" ..." if len(left) > 3 else "")
+            shown = ", ".join(shorten(n) for n in left[:3]) + (" ..." if len(left) > 3 else "")
             raise FormatError(
                 f"{self._origin}: {len(left)} unexpected tensor(s): {shown}; this architecture with this config "
                 "has no place for them; check the config or remove them"

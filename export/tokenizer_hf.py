@@ -12,8 +12,8 @@ import numpy as np
 
 from edgepos.errors import FormatError, UnsupportedError
 
-from .config import shorten
 from .json_files import parse_json_object, read_bytes
+from .shorten import shorten
 from .tokenizers import CONTROL, NORMAL, TokenizerSpec, pairs_array
 
 
@@ -72,6 +72,11 @@ def decoded_bytes(token: str) -> bytes:
     if all(c in ALPHABET for c in token):
         return bytes(ALPHABET[c] for c in token)
     return token.encode("utf-8")
+
+
+def _is_text(value: Any) -> bool:
+    """Whether ``value`` is a string, not empty, of whole characters (JSON can smuggle half surrogates)."""
+    return isinstance(value, str) and value != "" and not any(0xD800 <= ord(c) < 0xE000 for c in value)
 
 
 class _Reader:
@@ -145,17 +150,19 @@ class _Reader:
                     f"{self.origin}: {where} gives {shorten(token)} the id {shorten(i)}; the model has ids 0 to "
                     f"{vocab_size - 1}; use the tokenizer that belongs to it"
                 )
-            if not isinstance(token, str) or not token:
-                raise FormatError(f"{self.origin}: {where} id {i} is {shorten(token)}; a text that is not empty is needed")
+            if not _is_text(token):
+                raise FormatError(f"{self.origin}: {where} id {i} is {shorten(token)}; a text, not empty, is needed")
             if by_id.setdefault(i, token) != token:
-                raise FormatError(f"{self.origin}: id {i} is both {shorten(by_id[i])} and {shorten(token)}")
+                raise FormatError(f"{self.origin}: id {i} is both {shorten(by_id[i])} and {shorten(token)}; keep one")
             if where == "added_tokens" and vocab.get(token, i) != i:
-                raise FormatError(f"{self.origin}: {shorten(token)} has the ids {vocab[token]} and {i}")
+                raise FormatError(f"{self.origin}: {shorten(token)} has the ids {vocab[token]} and {i}; keep one")
         if not by_id:
             raise FormatError(f"{self.origin}: model.vocab is empty")
         gap = next((i for i in range(len(by_id)) if i not in by_id), None)
         if gap is not None:
-            raise FormatError(f"{self.origin}: no token has id {gap}, though ids go up to {max(by_id)}; no gaps allowed")
+            raise FormatError(
+                f"{self.origin}: no token has id {gap}, though ids go up to {max(by_id)}; every id must have a token"
+            )
         return [by_id[i] for i in range(len(by_id))], vocab
 
     def added_tokens(self) -> tuple[tuple[int, ...], list[int]]:
@@ -196,11 +203,14 @@ class _Reader:
         if step is None:
             return None
         step = self._object("post_processor", step)
-        steps = self._list("post_processor.processors", step.get("processors")) if step.get("type") == "Sequence" else [step]
+        steps = [step]
+        if step.get("type") == "Sequence":
+            steps = self._list("post_processor.processors", step.get("processors"))
         bos = None
         for part in steps:
             part = self._object("post_processor", part)
-            self._only("post_processor type", part.get("type"), ("ByteLevel", "TemplateProcessing"), "ByteLevel, TemplateProcessing")
+            allowed = ("ByteLevel", "TemplateProcessing")
+            self._only("post_processor type", part.get("type"), allowed, ", ".join(allowed))
             if part["type"] == "TemplateProcessing":
                 if bos is not None:
                     raise UnsupportedError(f"{self.origin}: post_processor has two templates; supported: one")
@@ -228,17 +238,23 @@ class _Reader:
         return ids[0]
 
     def pairs(self, vocab: dict[str, int]) -> np.ndarray:
-        """Rows (left, right, rank, merged); a merge's rank is its place in the list."""
+        """Rows (left, right, rank, merged); a merge's rank is its place in the list.
+
+        Halves are never empty, so every merge makes a longer text and no merges can form a cycle.
+        """
         rows: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         for rank, merge in enumerate(self._list("model.merges", self.model.get("merges"))):
             halves = merge.split(" ") if isinstance(merge, str) else merge
-            if not isinstance(halves, list) or len(halves) != 2 or not all(isinstance(h, str) and h for h in halves):
+            if not isinstance(halves, list) or len(halves) != 2 or not all(map(_is_text, halves)):
                 raise FormatError(f"{self.origin}: merge {rank} is {shorten(merge)}; two tokens are needed")
             for token in (*halves, "".join(halves)):
                 if token not in vocab:
-                    raise FormatError(f"{self.origin}: merge {rank} {shorten(merge)} needs {shorten(token)}, not in the vocabulary")
+                    raise FormatError(
+                        f"{self.origin}: merge {rank} {shorten(merge)} needs {shorten(token)}, which is not in the "
+                        "vocabulary; use vocabulary and merges of one tokenizer"
+                    )
             left, right = vocab[halves[0]], vocab[halves[1]]
             if (left, right) in rows:
-                raise FormatError(f"{self.origin}: merge {rank} {shorten(merge)} repeats merge {rows[left, right][2]}")
+                raise FormatError(f"{self.origin}: merge {rank} {shorten(merge)} repeats merge {rows[left, right][2]}; keep one")
             rows[left, right] = (left, right, rank, vocab["".join(halves)])
         return pairs_array(list(rows.values()))

@@ -15,6 +15,7 @@ from edgepos.errors import FormatError, UnsupportedError
 from ..config import Config
 from ..graph import GraphBuilder
 from ..rope_config import read_rope_theta
+from ..shorten import shorten
 from ..tensor_set import TensorSet, Weight
 
 MODEL_TYPE = "llama"
@@ -88,8 +89,8 @@ def read_config(config: Config, context: int | None) -> LlamaShape:
             f"{config.origin}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}; "
             "every KV head must serve the same number of query heads"
         )
-    head_dim = config.size("head_dim", default=0)
-    if head_dim == 0:
+    head_dim = config.size("head_dim", default=None)
+    if head_dim is None:
         if dim % heads:
             raise FormatError(
                 f"{config.origin}: hidden_size {dim} is not a multiple of num_attention_heads {heads}; "
@@ -98,12 +99,12 @@ def read_config(config: Config, context: int | None) -> LlamaShape:
         head_dim = dim // heads
     check_head_dim(config.origin, head_dim)
     act = config.text("hidden_act", default="silu")
-    if act not in ("silu", "swish"):
-        raise UnsupportedError(f"{config.origin}: hidden_act '{act}' is not supported for Llama; supported: silu")
+    if act != "silu":
+        raise UnsupportedError(f"{config.origin}: hidden_act {shorten(act)} is not supported for Llama; supported: silu")
     limit = config.size("max_position_embeddings", default=2048)
     context = config.context(context, limit)
-    window = config.size("sliding_window", default=0)
-    if 0 < window < context:
+    window = config.size("sliding_window", default=context)
+    if window < context:
         raise UnsupportedError(
             f"{config.origin}: sliding_window {window} is shorter than the context {context}; sliding-window "
             f"attention is not supported; pass context={window} or less"
@@ -155,9 +156,9 @@ def build(shape: LlamaShape, tensors: TensorSet, names: LlamaNames, name: str) -
         def take(template: str, *dims: int) -> Weight:
             return tensors.take(template.format(i=i), dims)
 
-        def linear(y: ir.Value, node: str, template: str, out_dim: int, in_dim: int, bias: bool) -> ir.Value:
-            weight = take(template, out_dim, in_dim)
-            added = take(template.removesuffix("weight") + "bias", out_dim) if bias else None
+        def linear(y: ir.Value, node: str, template: str, rows: int, columns: int, bias: bool) -> ir.Value:
+            weight = take(template, rows, columns)
+            added = take(template.removesuffix("weight") + "bias", rows) if bias else None
             return graph.linear(y, f"layers.{i}.{node}", weight, added)
 
         def rope(y: ir.Value, node: str, heads: int) -> ir.Value:
