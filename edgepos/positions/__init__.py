@@ -1,0 +1,47 @@
+"""Position encodings in fixed point: specs, float64 references, plans with proven bounds, emitted tables.
+
+    spec = positions.Rope(head_dim=64, theta=100000.0)
+    plan = positions.PhasePlan(spec)
+    plan.bound                 # 0.5775…, in units of 1/32767, at any position below 2^31
+    plan.cos_sin([0, 131071])  # the integers every runtime computes
+
+A spec says which encoding a model has, a plan how it is computed in integers and how far that is from exact mathematics.
+"""
+
+from ..errors import FormatError, UnsupportedError
+from .alibi import Alibi
+from .alibi_plan import BiasTablePlan, SlopePlan
+from .config import from_config
+from .none import NoPosition
+from .plan import PhasePlan, TablePlan
+from .rope import Rope
+from .spec import Spec, build
+
+__all__ = [
+    "Alibi",
+    "BiasTablePlan",
+    "NoPosition",
+    "PhasePlan",
+    "Rope",
+    "SlopePlan",
+    "Spec",
+    "TablePlan",
+    "from_config",
+    "from_json",
+]
+
+_SPECS: dict[str, type[Spec]] = {cls.encoding: cls for cls in (Rope, Alibi, NoPosition)}
+
+
+def from_json(data: dict) -> Spec:
+    """The spec that `spec.to_json()` described.
+
+    Raises UnsupportedError for an unknown encoding, FormatError for keys that are unknown, missing or out of range.
+    """
+    if not isinstance(data, dict) or "encoding" not in data:
+        raise FormatError(f"spec is {data!r}; allowed is an object with the key 'encoding'")
+    data = dict(data)
+    encoding = data.pop("encoding")
+    if encoding not in _SPECS:
+        raise UnsupportedError(f"encoding is {encoding!r}; known are {', '.join(_SPECS)}")
+    return build(_SPECS[encoding], f"{encoding} spec", data)

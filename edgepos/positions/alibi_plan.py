@@ -1,0 +1,206 @@
+"""Integer plans for ALiBi, in log2 units: the score's bias is slope · log2(e) · distance, and a weight is 2^score.
+
+`SlopePlan` is what the EdgePos runtime does (docs/arithmetic.md: alibi_bias): one uint32 per head, any distance.
+`BiasTablePlan` is a table over distance for runtimes that add a stored bias.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import mpmath
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..fixedpoint import alibi_bias, round_half_up
+from .alibi import EXACT_PREC, Alibi
+from .spec import POSITION_LIMIT, check_context, check_positions
+
+ZERO_WEIGHT_LOG2 = 40  # exp2_neg gives 0 from here on
+SLOPE_BITS = 31  # Q1.31
+BIAS_BITS = 16
+TABLE_FORMATS = {16: (np.int16, 10), 8: (np.int8, 3)}  # dtype, fractional bits
+TABLE_BYTES_LIMIT = 2**30
+
+
+def exact_log2_slopes(spec: Alibi) -> tuple[mpmath.mpf, ...]:
+    """slope · log2(e) of each head to 256 bits."""
+    with mpmath.workprec(EXACT_PREC):
+        return tuple(s / mpmath.ln(2) for s in spec.exact_slopes())
+
+
+def relative_weight(error_log2: float) -> float:
+    """Largest relative change of a softmax weight whose score is off by `error_log2`, in log2 units: 2^error − 1."""
+    return math.expm1(error_log2 * math.log(2))
+
+
+@dataclass(frozen=True)
+class SlopePlan:
+    """uint32 slopes, Q1.31 unless the largest slope·log2(e) is 2 or more: then every head has fewer fractional bits.
+
+    Attributes: spec; method "slope"; bits 32; bytes.
+    """
+
+    spec: Alibi
+
+    method = "slope"
+    bits = 32
+
+    @property
+    def fraction_bits(self) -> int:
+        """Fractional bits of the slopes: 31, less for slopes·log2(e) of 2 and more."""
+        with mpmath.workprec(EXACT_PREC):
+            largest = max(exact_log2_slopes(self.spec))
+            bits = min(SLOPE_BITS, 32 - mpmath.frexp(largest)[1]) if largest else SLOPE_BITS
+            return bits - (round_half_up(mpmath.ldexp(largest, bits)) >= 2**32)
+
+    @property
+    def shift(self) -> int:
+        """alibi_shift of the ATTENTION operator: fraction_bits − 16, 15 for Q1.31."""
+        return self.fraction_bits - BIAS_BITS
+
+    @property
+    def slopes(self) -> np.ndarray:
+        """slope · log2(e) · 2^fraction_bits, uint32 [heads], rounded half up from 256 bits."""
+        with mpmath.workprec(EXACT_PREC):
+            bits = self.fraction_bits
+            return np.array([round_half_up(mpmath.ldexp(s, bits)) for s in exact_log2_slopes(self.spec)], dtype=np.uint32)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the slopes."""
+        return 4 * self.spec.heads
+
+    def bias_fixed(self, distance) -> np.ndarray:
+        """What is subtracted from the scores, int64 [heads, ...] in log2 units with 16 fractional bits, at most 2^30."""
+        d = check_positions(distance)
+        return alibi_bias(self.slopes.reshape(-1, *[1] * d.ndim), d, self.shift)
+
+    def zero_distance(self) -> np.ndarray:
+        """The first distance of each head, int64 [heads], at which the bias alone reaches 40: from there on a key has the
+        weight 0 exactly, when its content scores no higher than the best key's. 2^31 where there is none."""
+        need = (ZERO_WEIGHT_LOG2 << BIAS_BITS) * 2 - 1  # rshift_round(p, n) ≥ t  ⇔  2p ≥ (2t − 1)·2^n
+        result = []
+        for slope in self.slopes.tolist():
+            whole = need << self.shift if self.shift >= 0 else -(-need >> -self.shift)
+            result.append(min(POSITION_LIMIT, -(-whole // (2 * slope))) if slope else POSITION_LIMIT)
+        return np.array(result, dtype=np.int64)
+
+    def slope_errors(self) -> tuple[float, ...]:
+        """|stored slope − slope·log2(e)| of each head, in log2 units per position, rounded up."""
+        with mpmath.workprec(EXACT_PREC):
+            unit = mpmath.ldexp(1, -self.fraction_bits)
+            stored, exact = self.slopes.tolist(), exact_log2_slopes(self.spec)
+            return tuple(float(np.nextafter(float(abs(q * unit - s)), np.inf)) for q, s in zip(stored, exact))
+
+    def bound_at(self, distance: int) -> float:
+        """Proven largest error of the bias up to a distance, in log2 units: rounding 2^−17 and distance · slope error.
+
+        Holds while the bias is below 2^14, where it saturates (the weight is 0 long before).
+        """
+        return float(np.nextafter(2.0**-17 + distance * max(self.slope_errors()), np.inf))
+
+    @property
+    def bound(self) -> float:
+        """`bound_at` where each head's weight has become 0: the largest error of any bias that matters, in log2 units."""
+        reach = zip(self.zero_distance().tolist(), self.slope_errors())
+        return float(np.nextafter(2.0**-17 + max(d * e for d, e in reach), np.inf))
+
+    @property
+    def bound_weight(self) -> float:
+        """The bound as a relative error of the softmax weight."""
+        return relative_weight(self.bound)
+
+    def certificate(self) -> dict:
+        """The proof's terms as data."""
+        return {
+            "spec": self.spec.to_json(),
+            "method": self.method,
+            "fraction_bits": self.fraction_bits,
+            "rounding": 2.0**-17,
+            "slope_errors": list(self.slope_errors()),
+            "zero_distance": self.zero_distance().tolist(),
+            "bound": self.bound,
+            "bound_weight": self.bound_weight,
+        }
+
+
+class BiasTablePlan:
+    """A bias table over distance, int16 (10 fractional bits) or int8 (3), [heads, context], values −slope·log2(e)·distance.
+
+    The smallest entry (−32768 or −128) is saturated and means weight 0. A runtime that adds it as an ordinary number
+    gives each such key the weight 2^−32 or 2^−16 of a key at distance 0 instead: see `leak`.
+    """
+
+    method = "table"
+
+    def __init__(self, spec: Alibi, context: int, bits: int = 16):
+        """Raises UnsupportedError for other bits than 16 and 8 and for tables above 2^30 bytes, FormatError for a bad context."""
+        if bits not in TABLE_FORMATS:
+            raise UnsupportedError(f"bits is {bits!r}; known are 16, 8")
+        dtype, self.fraction_bits = TABLE_FORMATS[bits]
+        self.spec, self.context, self.bits = spec, check_context(context), bits
+        self.bytes = spec.heads * self.context * bits // 8
+        if self.bytes > TABLE_BYTES_LIMIT:
+            raise UnsupportedError(f"a table of {self.bytes} bytes for context {context} passes 2^30; use the slope plan")
+        self.saturated = int(np.iinfo(dtype).min)
+        self.table = np.stack([self._row(s) for s in exact_log2_slopes(spec)]).astype(dtype)
+        self.table.flags.writeable = False
+
+    def _row(self, slope: mpmath.mpf) -> np.ndarray:
+        """Correctly rounded entries of one head, int64 [context], in exact integer arithmetic on a 2^−128 slope."""
+        with mpmath.workprec(EXACT_PREC):
+            fine = int(mpmath.floor(mpmath.ldexp(slope, 128)))
+        drop = 128 - self.fraction_bits
+        row = np.full(self.context, self.saturated, dtype=np.int64)
+        for d in range(self.context):
+            value = -((d * fine + (1 << (drop - 1))) >> drop) if d else 0
+            if value <= self.saturated:
+                break
+            row[d] = value
+        return row
+
+    @property
+    def scale(self) -> float:
+        """Log2 units of one unit of the table."""
+        return 2.0**-self.fraction_bits
+
+    @property
+    def bound(self) -> float:
+        """Proven largest error of an entry that is not saturated, in units of the table: correct rounding."""
+        return 0.5
+
+    @property
+    def bound_weight(self) -> float:
+        """The bound as a relative error of the softmax weight."""
+        return relative_weight(self.bound * self.scale)
+
+    def saturation_distance(self) -> np.ndarray:
+        """The first saturated distance of each head, int64 [heads]; context where there is none."""
+        hit = self.table == self.saturated
+        return np.where(hit.any(axis=1), hit.argmax(axis=1), self.context)
+
+    def leak(self) -> float:
+        """Weight that all saturated keys of a full context add up to when the entry is added as an ordinary number, relative
+        to a key at distance 0 with the same content, in the worst head."""
+        return float((self.table == self.saturated).sum(axis=1).max()) * 2.0 ** (self.saturated * self.scale)
+
+    def bias_fixed(self, distance) -> np.ndarray:
+        """Entries at distances in 0 … context − 1, [heads, ...]."""
+        return self.table[:, check_positions(distance, self.context)]
+
+    def certificate(self) -> dict:
+        """The proof's terms as data."""
+        return {
+            "spec": self.spec.to_json(),
+            "method": self.method,
+            "bits": self.bits,
+            "fraction_bits": self.fraction_bits,
+            "saturated": self.saturated,
+            "saturation_distance": self.saturation_distance().tolist(),
+            "terms": {"correct_rounding": 0.5},
+            "bound": self.bound,
+            "bound_weight": self.bound_weight,
+            "leak": self.leak(),
+        }

@@ -1,0 +1,103 @@
+"""The proof of the phase method's error bound.
+
+sincos_q15 (docs/arithmetic.md) reads a 257-entry quarter wave with linear interpolation at a 28-bit phase. Its error
+against 32767·sin and 32767·cos of the exact angle is at most the sum of four terms, in units of 1/32767:
+
+* output rounding: 1/2;
+* interpolation: max over the quarter wave of |chord − 32767·sin|, with the integer entries as they are. On a segment
+  [x0, x0 + h] the difference e = chord − 32767·sin is convex (−sin is, for 0 ≤ x ≤ π/2), so its maximum is at an end, and
+  every tangent of e is below e: the tangent at a point next to the minimum bounds it from below. Both are evaluated in
+  interval arithmetic, on the real segment, which holds every phase there is;
+* phase rounding: at most 2^−29 turns, times the slope 32767·2π per turn;
+* increment: position · 2^−65 turns, likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+from mpmath.ctx_iv import MPIntervalContext
+
+from ..fixedpoint import quarter_table, sincos_q15
+
+FULL_SCALE = 32767
+SEGMENTS = 256
+# exhaustive_error() for the runtime's table: what the proof's 1/2 + interpolation bounds from above.
+EXHAUSTIVE_MAX = 0.576969
+_IV = MPIntervalContext()
+_IV.dps = 30
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Upper bounds in units of 1/32767: the worst segment and its error, and the error of every segment."""
+
+    worst: float
+    segment: int
+    per_segment: tuple[float, ...]
+
+
+def interpolation_error(table: np.ndarray) -> Interpolation:
+    """A proven upper bound of |chord − 32767·sin| on each of the 256 segments; table int [257], scaled by 32767·2^15."""
+    iv = _IV
+    h = iv.pi / 512
+    errors = []
+    for i in range(SEGMENTS):
+        left, right = (iv.mpf(int(table[i + k])) / 2**15 for k in (0, 1))
+        slope = (right - left) / h
+        x0 = i * h
+
+        def error(x):
+            return left + slope * (x - x0) - FULL_SCALE * iv.sin(x)
+
+        cosine = mpmath.mpf((slope / FULL_SCALE).mid)
+        near = mpmath.acos(min(cosine, mpmath.mpf(1)))  # where e is least; any point would do for the proof
+        x = iv.mpf(near)
+        tangent = abs(slope - FULL_SCALE * iv.cos(x)) * max(abs(x - x0).b, abs(x - x0 - h).b)
+        ends = max(abs(error(x0)).b, abs(error(x0 + h)).b)
+        low = (abs(error(x)) + tangent).b
+        errors.append(_up(max(ends, low)))
+    worst = int(np.argmax(errors))
+    return Interpolation(errors[worst], worst, tuple(errors))
+
+
+@lru_cache(maxsize=1)
+def runtime_interpolation() -> Interpolation:
+    """The interpolation error of the table every runtime uses."""
+    return interpolation_error(quarter_table())
+
+
+def bound_of(terms: dict[str, float]) -> float:
+    """The sum of a bound's terms, rounded up."""
+    return float(np.nextafter(math.fsum(terms.values()), np.inf))
+
+
+def phase_terms(max_position: int, interpolation: Interpolation | None = None) -> dict[str, float]:
+    """The terms of the bound for positions up to `max_position`, each rounded up to a float64, in units of 1/32767."""
+    interpolation = interpolation or runtime_interpolation()
+    per_turn = FULL_SCALE * 2 * _IV.pi
+    return {
+        "output_rounding": 0.5,
+        "interpolation": interpolation.worst,
+        "phase_rounding": _up((per_turn / 2**29).b),
+        "increment": _up((per_turn * int(max_position) / 2**65).b),
+    }
+
+
+def _up(x) -> float:
+    """The interval end x as a float64 that is not below it."""
+    return float(np.nextafter(float(mpmath.mpf(x)), np.inf))
+
+
+def exhaustive_error(chunk: int = 2**20) -> float:
+    """max |S(j) − 32767·sin(j·2^−26·π/2)| over all 2^26 + 1 phases of the quarter wave, measured in float64 (± 10^−10)."""
+    worst = 0.0
+    for start in range(0, 2**26 + 1, chunk):
+        j = np.arange(start, min(start + chunk, 2**26 + 1), dtype=np.uint64)
+        _, sine = sincos_q15(j << np.uint64(36))
+        worst = max(worst, float(np.abs(sine - FULL_SCALE * np.sin(j * (np.pi / 2**27))).max()))
+    return worst
