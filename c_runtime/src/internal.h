@@ -66,9 +66,25 @@ static inline const int8_t *ep_i8(const ep_program *p, int32_t i) { return (cons
 static inline const int16_t *ep_i16(const ep_program *p, int32_t i) { return (const int16_t *)ep_data(p, i); }
 static inline const int32_t *ep_i32(const ep_program *p, int32_t i) { return (const int32_t *)ep_data(p, i); }
 
-/* Steps of ep_open. On failure *where is the byte offset of the fault. */
+/* 1 if tensor i (any int32) exists with this type and size. */
+static inline int ep_tensor_is(const ep_program *p, int32_t i, int32_t type, int32_t rows, int32_t cols) {
+  return i >= 0 && i < p->n_tensors && ep_record(p, i)[EP_T_TYPE] == type && ep_rows(p, i) == rows && ep_cols(p, i) == cols;
+}
+
+/* Values and ops by index. */
+static inline int32_t ep_width(const ep_program *p, int32_t v) { return p->values[(size_t)v * EP_VALUE_WORDS + EP_V_WIDTH]; }
+static inline const int32_t *ep_op(const ep_program *p, int32_t i) { return p->ops + (size_t)i * EP_OP_WORDS; }
+
+static inline uint64_t ep_model_digest(const ep_program *p) {
+  return (uint64_t)(uint32_t)p->header[EP_H_DIGEST_LOW] | (uint64_t)(uint32_t)p->header[EP_H_DIGEST_HIGH] << 32;
+}
+
+/* Steps of ep_open. On failure *where is the byte offset of the fault, *word counts int32 from the start of the data. */
 ep_status ep_gguf_walk(ep_program *p, const uint8_t *image, uint64_t bytes, uint64_t *where);
-ep_status ep_check_program(ep_program *p, uint64_t *word);   /* *word: index of the faulty word of the program */
+/* Find the sections of a program of n words. The tensor records are compared with the container after this. */
+ep_status ep_check_layout(ep_program *p, uint64_t n, uint64_t *word);
+ep_status ep_check_program(ep_program *p, uint64_t *word);
+ep_status ep_check_ops(ep_program *p, uint64_t *word);
 /* With tokenizer kind 1 or 2, ep_open has checked: every tensor has the type and size of docs/bundle.md; offsets ascend
  * from 0 to the size of the bytes; types are 0 to 2; ids in pairs (left, right, merged), in added and in sorted are in
  * [0, vocab); pairs are strictly ascending by (left, right); sorted is strictly ascending by (bytes, id), so that it is a

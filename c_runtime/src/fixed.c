@@ -1,0 +1,64 @@
+#include "fixed.h"
+
+#include "constants.h"
+
+uint32_t ep_isqrt64(uint64_t a) {
+  uint64_t root = 0, bit = (uint64_t)1 << 62;
+  while (bit) {
+    if (a >= root + bit) {
+      a -= root + bit;
+      root = (root >> 1) + bit;
+    } else {
+      root >>= 1;
+    }
+    bit >>= 2;
+  }
+  return (uint32_t)root;
+}
+
+static ep_scale reciprocal(uint32_t top, int32_t e) { /* top in [2^31, 2^32) */
+  int64_t m = ep_div_round_half_up((int64_t)1 << 62, top);
+  return (ep_scale){m > INT32_MAX ? INT32_MAX : (int32_t)m, e};
+}
+
+ep_scale ep_rsqrt(uint64_t a) {
+  if (a == 0) a = 1;
+  int32_t z = (64 - ep_bitlen(a)) & ~1;
+  return reciprocal(ep_isqrt64(a << z), 62 - z / 2);
+}
+
+ep_scale ep_recip(uint64_t d) {
+  if (d == 0) d = 1;
+  int32_t z = 64 - ep_bitlen(d);
+  return reciprocal((uint32_t)((d << z) >> 32), 94 - z);
+}
+
+int32_t ep_exp2_neg(int64_t r, int32_t W) {
+  if (r < 0) r = 0;
+  if (r >= (int64_t)40 << 16) return 0;
+  int32_t n = (int32_t)(r >> 16), i = (int32_t)(r >> 8) & 255, f = (int32_t)r & 255;
+  int64_t e = 256 * (int64_t)EP_EXP2[i] - (int64_t)(EP_EXP2[i] - EP_EXP2[i + 1]) * f;
+  return (int32_t)ep_rshift_round(e, n + 38 - W);
+}
+
+static int64_t largest(const int32_t *x, int32_t n) {
+  int64_t a = 0;
+  for (int32_t i = 0; i < n; i++) {
+    int64_t b = (int64_t)ep_abs(x[i]);
+    if (b > a) a = b;
+  }
+  return a;
+}
+
+int32_t ep_narrow16(int16_t *q, const int32_t *x, int32_t n) {
+  int32_t s = ep_narrow16_shift(largest(x, n));
+  for (int32_t i = 0; i < n; i++) q[i] = (int16_t)ep_rshift_round(x[i], s);
+  return s;
+}
+
+int32_t ep_quant8(int8_t *q, const int32_t *x, int32_t n) {
+  int64_t a = largest(x, n);
+  if (a > INT32_MAX) a = INT32_MAX;
+  for (int32_t i = 0; i < n; i++) q[i] = (int8_t)(a ? ep_div_round_half_up(127 * (int64_t)x[i], a) : 0);
+  return (int32_t)a;
+}

@@ -1,0 +1,78 @@
+/* The reference kernels. */
+#include "kernels.h"
+
+#include "../fixed.h"
+
+static int32_t dot32(const int8_t *w, const int16_t *x) {
+  int32_t sum = 0;
+  for (int32_t c = 0; c < 32; c++) sum += w[c] * x[c];
+  return sum;
+}
+
+static int64_t row_w8(const int8_t *w, const int16_t *x, int32_t cols) {
+  int64_t acc = 0;
+  while (cols > 0) { /* 512 products of int8 and |x| <= 32639 stay below 2^31 */
+    int32_t n = cols < 512 ? cols : 512, sum = 0;
+    for (int32_t c = 0; c < n; c++) sum += w[c] * x[c];
+    acc += sum;
+    w += n, x += n, cols -= n;
+  }
+  return acc;
+}
+
+static int64_t row_w8g32(const int8_t *w, const int16_t *g, const int16_t *x, int32_t cols) {
+  int64_t acc = 0;
+  for (int32_t c = 0; c < cols; c += 32) acc += (int64_t)dot32(w + c, x + c) * g[c / 32];
+  return acc;
+}
+
+static void linear_w8(int64_t *acc, const ep_tile *tile) {
+  for (int32_t r = 0; r < tile->rows; r++) {
+    const int8_t *w = tile->w + (size_t)r * (size_t)tile->cols;
+    for (int32_t t = 0; t < tile->tokens; t++)
+      acc[t * tile->rows + r] = row_w8(w, tile->x + (size_t)t * (size_t)tile->cols, tile->cols);
+  }
+}
+
+static void linear_w8g32(int64_t *acc, const ep_tile *tile) {
+  for (int32_t r = 0; r < tile->rows; r++) {
+    const int8_t *w = tile->w + (size_t)r * (size_t)tile->cols;
+    const int16_t *g = tile->g + (size_t)r * (size_t)(tile->cols / 32);
+    for (int32_t t = 0; t < tile->tokens; t++)
+      acc[t * tile->rows + r] = row_w8g32(w, g, tile->x + (size_t)t * (size_t)tile->cols, tile->cols);
+  }
+}
+
+static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n) {
+  for (int32_t j = 0; j < n; j++, k += dim) {
+    int64_t sum = 0;
+    for (int32_t i = 0; i < dim; i++) sum += (int64_t)(q[i] * k[i]);
+    out[j] = sum;
+  }
+}
+
+static void score_kv8(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t n) {
+  for (int32_t j = 0; j < n; j++, k += dim) {
+    int32_t sum = 0;
+    for (int32_t i = 0; i < dim; i++) sum += q[i] * k[i];
+    out[j] = sum;
+  }
+}
+
+static void mix_kv16(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n) {
+  for (int32_t j = 0; j < n; j++, v += dim) {
+    if (p[j] == 0) continue;
+    for (int32_t i = 0; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
+  }
+}
+
+static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n) {
+  for (int32_t j = 0; j < n; j++, v += dim) {
+    if (p[j] == 0) continue;
+    for (int32_t i = 0; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
+  }
+}
+
+void ep_generic_kernels(ep_kernels *table) {
+  *table = (ep_kernels){ep_narrow16, linear_w8, linear_w8g32, score_kv16, score_kv8, mix_kv16, mix_kv8};
+}

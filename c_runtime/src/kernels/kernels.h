@@ -1,0 +1,36 @@
+/* The loops that take the time. generic.c defines every entry; a file for an instruction set overrides the ones it speeds
+ * up. All sums are exact, so every order of summation gives the same bits. */
+#ifndef EP_KERNELS_H
+#define EP_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Rows of weights against tokens: acc[t * rows + r] = sum of w[r][c] * x[t][c] (times the group scale g[r][c/32]).
+ * cols is a multiple of 32; rows of w, g and x lie cols, cols/32 and cols elements apart; x is aligned to 64 bytes and
+ * |x| <= 32639. w may hold any int8 and g any int16. */
+typedef struct ep_tile {
+  const int8_t *w;
+  const int16_t *g;
+  const int16_t *x;
+  int32_t cols, rows, tokens;
+} ep_tile;
+
+typedef struct ep_kernels {
+  int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
+  void (*linear_w8)(int64_t *acc, const ep_tile *tile);
+  void (*linear_w8g32)(int64_t *acc, const ep_tile *tile);
+  /* out[j] = q . k[j], k int16 or int8 [n][dim], 1 <= dim <= 512, |q| and int16 k <= 32639. No alignment beyond the type's. */
+  void (*score_kv16)(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n);
+  void (*score_kv8)(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t n);
+  /* acc[i] += sum over j of p[j] * v[j][i], 0 <= p <= 2^30 + 1. The caller has proven that acc cannot overflow. */
+  void (*mix_kv16)(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n);
+  void (*mix_kv8)(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n);
+} ep_kernels;
+
+/* Fill the table with the best kernels of the processor the program runs on. */
+void ep_choose_kernels(ep_kernels *table);
+/* The reference for every entry. */
+void ep_generic_kernels(ep_kernels *table);
+
+#endif

@@ -1,0 +1,32 @@
+/* Position primitives: exact range reduction for RoPE, sine and cosine, ALiBi. */
+#include "edgepos.h"
+
+#include "constants.h"
+#include "fixed.h"
+
+/* sin(j * pi/2 / 2^26) for 0 <= j <= 2^26, scaled by 32767. */
+static int32_t quarter(uint32_t j) {
+  uint32_t i = j >> 18, f = j & 0x3ffff, next = i < 256 ? i + 1 : i;
+  int64_t q = EP_QUARTER[i];
+  return (int32_t)ep_rshift_round(q * 0x40000 + (EP_QUARTER[next] - q) * (int64_t)f, 33);
+}
+
+static int32_t sine_of(uint32_t p) { /* p: 28-bit phase */
+  uint32_t j = p & 0x3ffffff, half = (p >> 26) & 1;
+  int32_t s = quarter(half ? 0x4000000 - j : j);
+  return p >> 27 & 1 ? -s : s;
+}
+
+void ep_sincos_q15(uint64_t phase, int32_t *cosine, int32_t *sine) {
+  uint32_t p = (uint32_t)((phase + ((uint64_t)1 << 35)) >> 36);
+  *sine = sine_of(p);
+  *cosine = sine_of(p + 0x4000000);
+}
+
+uint64_t ep_rope_phase(uint32_t position, uint64_t increment) { return position * increment; }
+
+int64_t ep_alibi_bias(uint32_t slope, uint32_t distance, int32_t shift) {
+  if (distance > INT32_MAX) distance = INT32_MAX;
+  int64_t bias = ep_rshift_round((int64_t)slope * (int64_t)distance, shift);
+  return bias < (int64_t)1 << 30 ? bias : (int64_t)1 << 30;
+}

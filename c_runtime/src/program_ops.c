@@ -1,0 +1,207 @@
+/* Validation of the operators, and of the row scales they use. */
+#include "fixed.h"
+#include "internal.h"
+
+enum { MOST_SHIFT = 1023 };
+
+/* What each opcode may use; bit i of a set stands for tensor or parameter i. */
+typedef struct rule {
+  uint8_t out, inputs, tensors, optional, params, shifts;
+} rule;
+
+static const rule rules[EP_OPCODES] = {
+    [EP_EMBED] = {1, 0, 0x5, 0x2, 1, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 4, 0x0c},
+    [EP_LINEAR] = {1, 1, 0x5, 0xa, 1, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
+    [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
+    [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
+    [EP_ATTENTION] = {1, 1, 0, 0x1, 7, 0x68},
+};
+
+/* How far the walk over the operators has come. */
+typedef struct progress {
+  int32_t defined;       /* values so far */
+  int32_t head_input;    /* the body's value that the head may read, -1 in the body */
+  int32_t head_values;   /* first value defined by the head */
+  int32_t layers;        /* KV layers written so far */
+  uint8_t written[512];  /* one bit for each of them */
+} progress;
+
+static int bad_input(const ep_program *p, const progress *at, int32_t v) {
+  if (v < 0 || v >= at->defined || v == p->n_values - 1) return 1;
+  return at->head_input >= 0 && v != at->head_input && v < at->head_values;
+}
+
+/* An operator writes its output while it may still read its input: they share no element of the plan, or, where element i
+ * needs nothing but element i, all of them. */
+static int overlap(const ep_program *p, int32_t code, int32_t in, int32_t out) {
+  const int32_t *a = p->values + (size_t)in * EP_VALUE_WORDS, *b = p->values + (size_t)out * EP_VALUE_WORDS;
+  int in_place = code != EP_LINEAR && code != EP_ATTENTION;
+  if (in_place && a[EP_V_OFFSET] == b[EP_V_OFFSET] && a[EP_V_WIDTH] == b[EP_V_WIDTH]) return 0;
+  return a[EP_V_OFFSET] < b[EP_V_OFFSET] + b[EP_V_WIDTH] && b[EP_V_OFFSET] < a[EP_V_OFFSET] + a[EP_V_WIDTH];
+}
+
+/* Index of the first word that breaks the rule of the opcode, or -1. */
+static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *op) {
+  int32_t code = op[EP_O_CODE];
+  if (code < 1 || code >= EP_OPCODES) return EP_O_CODE;
+  if (at->head_input >= 0 && (code == EP_EMBED || code == EP_ROPE || code == EP_KV_WRITE || code == EP_ATTENTION))
+    return EP_O_CODE;
+  const rule *r = &rules[code];
+  if (op[EP_O_OUT] != (r->out ? at->defined : -1) || (r->out && at->defined >= p->n_values)) return EP_O_OUT;
+  for (int32_t i = 0; i < 2; i++) {
+    int32_t v = op[EP_O_IN0 + i];
+    if (i < r->inputs ? bad_input(p, at, v) : v != -1) return EP_O_IN0 + i;
+    if (i < r->inputs && r->out && op[EP_O_OUT] != p->n_values - 1 && overlap(p, code, v, op[EP_O_OUT])) return EP_O_OUT;
+  }
+  for (int32_t i = 0; i < 4; i++) {
+    int32_t t = op[EP_O_T0 + i], none = t == -1, there = t >= 0 && t < p->n_tensors;
+    int may = r->tensors >> i & 1, can = r->optional >> i & 1;
+    if (!(may ? there : can ? there || none : none)) return EP_O_T0 + i;
+  }
+  for (int32_t i = 0; i < 8; i++) {
+    int32_t x = op[EP_O_P0 + i];
+    if (i >= r->params && x) return EP_O_P0 + i;
+    if (r->shifts >> i & 1 && (x < -MOST_SHIFT || x > MOST_SHIFT)) return EP_O_P0 + i;
+  }
+  if (r->out) at->defined++;
+  return -1;
+}
+
+/* Weights [rows, K], group scales, row scales for an input or output of `width` elements. */
+static int32_t bad_weights(const ep_program *p, const int32_t *op, int32_t rows, int32_t width) {
+  int32_t cols = ep_cols(p, op[EP_O_T0]);
+  if (!ep_tensor_is(p, op[EP_O_T0], EP_I8, rows, cols) || cols % 32 || cols < width || cols - width >= 32) return EP_O_T0;
+  if (op[EP_O_T1] >= 0 && !ep_tensor_is(p, op[EP_O_T1], EP_I16, rows, cols / 32)) return EP_O_T1;
+  return ep_tensor_is(p, op[EP_O_T2], EP_I32, rows, 2) ? -1 : EP_O_T2;
+}
+
+static int32_t bad_vector(const ep_program *p, const int32_t *op, int32_t operand, int32_t n) {
+  return op[operand] < 0 || ep_tensor_is(p, op[operand], EP_I32, 1, n) ? -1 : operand;
+}
+
+static int flag(int32_t x) { return x == 0 || x == 1; }
+
+static int32_t bad_norm(const ep_program *p, const int32_t *op, int32_t width) {
+  if (!flag(op[EP_O_P0])) return EP_O_P0;
+  if (op[EP_O_P0 + 1] < 0) return EP_O_P0 + 1;
+  int32_t bad = bad_vector(p, op, EP_O_T0, width);
+  return bad >= 0 ? bad : bad_vector(p, op, EP_O_T0 + 1, width);
+}
+
+static int32_t bad_linear(ep_program *p, const int32_t *op, int32_t in, int32_t out) {
+  int32_t bad = bad_weights(p, op, out, in), cols = ep_cols(p, op[EP_O_T0]);
+  if (bad < 0) bad = bad_vector(p, op, EP_O_T3, out);
+  if (bad < 0 && cols > p->longest_row) p->longest_row = cols;
+  return bad;
+}
+
+static int32_t bad_act(const ep_program *p, const int32_t *op) {
+  if (!flag(op[EP_O_P0 + 2])) return EP_O_P0 + 2;
+  if (!flag(op[EP_O_P0 + 3])) return EP_O_P0 + 3;
+  return bad_vector(p, op, EP_O_T0, 2049);
+}
+
+static int32_t bad_rope(const ep_program *p, const int32_t *op, int32_t width) {
+  int32_t heads = op[EP_O_P0], dim = op[EP_O_P0 + 1], pairs = ep_rows(p, op[EP_O_T0]);
+  if (heads < 1 || dim < 1 || (int64_t)heads * dim != width) return EP_O_P0;
+  if (!flag(op[EP_O_P0 + 2])) return EP_O_P0 + 2;
+  return pairs <= dim / 2 && ep_tensor_is(p, op[EP_O_T0], EP_I32, pairs, 2) ? -1 : EP_O_T0;
+}
+
+static int32_t bad_kv_write(const ep_program *p, progress *at, const int32_t *op) {
+  int32_t layer = op[EP_O_P0];
+  if (layer < 0 || layer >= p->n_kv || at->written[layer / 8] >> layer % 8 & 1) return EP_O_P0;
+  const int32_t *l = p->kv + (size_t)layer * EP_KV_WORDS;
+  if (ep_width(p, op[EP_O_IN0]) != l[EP_KV_HEADS] * l[EP_KV_K_DIM]) return EP_O_IN0;
+  if (ep_width(p, op[EP_O_IN1]) != l[EP_KV_HEADS] * l[EP_KV_V_DIM]) return EP_O_IN1;
+  at->written[layer / 8] = (uint8_t)(at->written[layer / 8] | 1 << layer % 8);
+  at->layers++;
+  return -1;
+}
+
+static int32_t bad_attention(const ep_program *p, const progress *at, const int32_t *op, int32_t in, int32_t out) {
+  int32_t layer = op[EP_O_P0], heads = op[EP_O_P0 + 1], W = op[EP_O_P0 + 4];
+  if (layer < 0 || layer >= p->n_kv || !(at->written[layer / 8] >> layer % 8 & 1)) return EP_O_P0;
+  const int32_t *l = p->kv + (size_t)layer * EP_KV_WORDS;
+  if (heads < 1 || heads % l[EP_KV_HEADS]) return EP_O_P0 + 1;
+  if ((int64_t)heads * l[EP_KV_K_DIM] != in) return EP_O_IN0;
+  if ((int64_t)heads * l[EP_KV_V_DIM] != out) return EP_O_OUT;
+  if (W < 15 || W > 30 || W + 15 + ep_bitlen((uint64_t)(p->context - 1)) > 62) return EP_O_P0 + 4;
+  return bad_vector(p, op, EP_O_T0, heads);
+}
+
+static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
+  int32_t bad = break_of_rule(p, at, op);
+  if (bad >= 0) return bad;
+  int32_t out = op[EP_O_OUT] >= 0 ? ep_width(p, op[EP_O_OUT]) : 0, in = op[EP_O_IN0] >= 0 ? ep_width(p, op[EP_O_IN0]) : out;
+  int32_t code = op[EP_O_CODE];
+  if (code == EP_NORM || code == EP_ADD || code == EP_MUL || code == EP_ACT || code == EP_ROPE)
+    if (in != out || (op[EP_O_IN1] >= 0 && ep_width(p, op[EP_O_IN1]) != in)) return EP_O_OUT;
+  switch (code) {
+    case EP_EMBED: return bad_weights(p, op, p->vocab, out);
+    case EP_NORM: return bad_norm(p, op, in);
+    case EP_LINEAR: return bad_linear(p, op, in, out);
+    case EP_ADD:
+      for (int32_t i = 0; i < 2; i++)
+        if (op[EP_O_P0 + i] < 0 || op[EP_O_P0 + i] > 30) return EP_O_P0 + i;
+      return -1;
+    case EP_ACT: return bad_act(p, op);
+    case EP_ROPE: return bad_rope(p, op, in);
+    case EP_KV_WRITE: return bad_kv_write(p, at, op);
+    case EP_ATTENTION: return bad_attention(p, at, op, in, out);
+    default: return -1; /* MUL */
+  }
+}
+
+static int32_t bad_row_scales(const ep_program *p, int32_t tensor) {
+  const int32_t *scales = ep_i32(p, tensor);
+  for (int32_t r = 0; r < ep_rows(p, tensor); r++)
+    if (scales[2 * r + 1] < -MOST_SHIFT || scales[2 * r + 1] > MOST_SHIFT) return 2 * r + 1;
+  return -1;
+}
+
+/* The shifts of all row scales. Each tensor is read once however many operators share it, so that opening takes time
+ * proportional to the image; a set of 4096 tensors at a time keeps the stack small. */
+static ep_status check_row_scales(const ep_program *p, uint64_t *word) {
+  for (int32_t first = 0; first < p->n_tensors; first += 4096) {
+    uint8_t set[512] = {0};
+    for (int32_t i = 0; i < p->n_ops; i++) {
+      const int32_t *op = ep_op(p, i);
+      int32_t t = op[EP_O_T2] - first;
+      if ((op[EP_O_CODE] == EP_LINEAR || op[EP_O_CODE] == EP_EMBED) && t >= 0 && t < 4096)
+        set[t / 8] = (uint8_t)(set[t / 8] | 1 << t % 8);
+    }
+    for (int32_t t = 0; t < 4096; t++) {
+      if (!(set[t / 8] >> t % 8 & 1)) continue;
+      int32_t bad = bad_row_scales(p, first + t);
+      if (bad < 0) continue;
+      *word = (uint64_t)(ep_i32(p, first + t) + bad - p->header);
+      return EP_ERR_PROGRAM;
+    }
+  }
+  return EP_OK;
+}
+
+ep_status ep_check_ops(ep_program *p, uint64_t *word) {
+  progress at = {.head_input = -1};
+  p->longest_row = 32;
+  for (int32_t i = 0; i < p->n_ops; i++) {
+    const int32_t *op = ep_op(p, i);
+    if (i == p->head_start) {
+      at.head_values = at.defined;
+      at.head_input = op[EP_O_IN0];
+      if (at.head_input < 0 || at.head_input >= at.defined) at.head_input = 0; /* refused below as an input */
+    }
+    int32_t bad = bad_op(p, &at, op);
+    if (bad < 0 && i == p->n_ops - 1) {
+      if (op[EP_O_CODE] != EP_LINEAR) bad = EP_O_CODE;
+      else if (op[EP_O_OUT] != p->n_values - 1 || ep_width(p, op[EP_O_OUT]) != p->vocab) bad = EP_O_OUT;
+      else if (at.layers != p->n_kv) bad = EP_O_CODE; /* a layer is never written */
+    }
+    if (bad >= 0) {
+      *word = (uint64_t)(op + bad - p->header);
+      return EP_ERR_PROGRAM;
+    }
+  }
+  return check_row_scales(p, word);
+}
