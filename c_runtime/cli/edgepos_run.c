@@ -1,0 +1,379 @@
+/* edgepos-run: generate text from a model image, or check that this machine computes what the bundle says. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define HAVE_MMAP 1
+#endif
+
+#include "edgepos.h"
+#include "threads_pthread.h"
+
+enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
+
+static const char usage[] =
+    "edgepos-run MODEL.gguf [options]\n"
+    "  -p TEXT            prompt (default: empty)\n"
+    "  --ids 1,2,3        prompt as token ids, used as they are\n"
+    "  -n N               tokens to generate (128); 0 only evaluates the prompt\n"
+    "  --context N        tokens the session can hold (the model's context)\n"
+    "  --batch N          prompt tokens evaluated at a time (16)\n"
+    "  --threads N        threads (1)\n"
+    "  --temperature T    0 takes the likeliest token (0)\n"
+    "  --top-k K          choose among the K likeliest; 0: all (0)\n"
+    "  --top-p P          choose among the likeliest whose probabilities reach P (1)\n"
+    "  --seed S           seed of the random numbers (0)\n"
+    "  --ids-out          print token ids instead of text\n"
+    "  --digest           print the digest of all logits computed (prompt and generated tokens)\n"
+    "  --selftest         evaluate the model's own test and compare its digest\n"
+    "  --version, --help\n"
+    "Exit status: 0 done, 1 model, prompt or memory error, 2 wrong usage, 3 self-test failed.\n";
+
+typedef struct options {
+  const char *model, *prompt, *ids;
+  int32_t n, context, batch, threads;
+  ep_sampling how;
+  uint64_t seed;
+  int ids_out, digest, selftest;
+} options;
+
+static void stop(int code, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  fputs("edgepos-run: ", stderr);
+  vfprintf(stderr, format, args);
+  fputc('\n', stderr);
+  va_end(args);
+  exit(code);
+}
+
+static void check(ep_status st, const char *what) {
+  if (st != EP_OK) stop(EXIT_ERROR, "%s: %s", what, ep_status_text(st));
+}
+
+static void *allocate(uint64_t bytes) {
+  void *memory = bytes < SIZE_MAX - EP_ALIGN ? aligned_alloc(EP_ALIGN, ((size_t)bytes / EP_ALIGN + 1) * EP_ALIGN) : NULL;
+  if (!memory) stop(EXIT_ERROR, "out of memory: %" PRIu64 " bytes are needed; try a smaller --context or --batch", bytes);
+  return memory;
+}
+
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
+
+static uint64_t parse_integer(const char *name, const char *text, uint64_t max) {
+  uint64_t value = 0;
+  const char *at = text;
+  for (; *at >= '0' && *at <= '9'; at++) {
+    uint64_t digit = (uint64_t)(*at - '0');
+    if (value > (max - digit) / 10) break;
+    value = value * 10 + digit;
+  }
+  if (at == text || *at) stop(EXIT_USAGE, "%s is '%s': a whole number from 0 to %" PRIu64 " is needed", name, text, max);
+  return value;
+}
+
+/* floor(x * 65536 + 1/2) of a decimal, exactly: 17 doublings of its fraction give the bits. */
+static uint32_t parse_q16(const char *name, const char *text, uint32_t max) {
+  enum { DIGITS = 64 };
+  uint8_t digit[DIGITS] = {0};
+  uint32_t whole = 0, fraction = 0;
+  int n = 0, any = 0;
+  const char *at = text;
+  for (; *at >= '0' && *at <= '9' && whole <= 65536; at++, any = 1) whole = whole * 10 + (uint32_t)(*at - '0');
+  if (*at == '.')
+    for (at++; *at >= '0' && *at <= '9' && n < DIGITS; at++, any = 1) digit[n++] = (uint8_t)(*at - '0');
+  for (int bit = 0; bit < 17; bit++) {
+    int carry = 0;
+    for (int i = n - 1; i >= 0; i--) {
+      int twice = 2 * digit[i] + carry;
+      carry = twice > 9;
+      digit[i] = (uint8_t)(twice - 10 * carry);
+    }
+    fraction = fraction << 1 | (uint32_t)carry;
+  }
+  uint64_t value = ((uint64_t)whole << 16) + ((fraction + 1) >> 1);
+  if (!any || *at || value > max)
+    stop(EXIT_USAGE, "%s is '%s': a decimal number from 0 to %" PRIu32 " is needed", name, text, max >> 16);
+  return (uint32_t)value;
+}
+
+static void parse(options *o, int argc, char **argv) {
+  *o = (options){.n = 128, .threads = 1, .how = {.top_p = 65536}};
+  for (int i = 1; i < argc; i++) {
+    const char *name = argv[i];
+    if (!strcmp(name, "--help") || !strcmp(name, "-h")) {
+      fputs(usage, stdout);
+      exit(0);
+    }
+    if (!strcmp(name, "--version")) {
+      printf("edgepos-run %s, arithmetic %d, format %d\n", EP_VERSION, EP_ARITH, EP_FORMAT);
+      exit(0);
+    }
+    if (!strcmp(name, "--ids-out")) o->ids_out = 1;
+    else if (!strcmp(name, "--digest")) o->digest = 1;
+    else if (!strcmp(name, "--selftest")) o->selftest = 1;
+    else if (name[0] != '-' || !name[1]) {
+      if (o->model) stop(EXIT_USAGE, "two models are given, '%s' and '%s': name one; a prompt needs -p", o->model, name);
+      o->model = name;
+    } else {
+      static const char *const with_value[] = {"-p",        "--ids",         "-n",      "--context", "--batch",
+                                               "--threads", "--temperature", "--top-k", "--top-p",   "--seed"};
+      size_t k = 0;
+      while (k < sizeof with_value / sizeof *with_value && strcmp(name, with_value[k])) k++;
+      if (k == sizeof with_value / sizeof *with_value) stop(EXIT_USAGE, "unknown option '%s': see --help", name);
+      if (++i == argc) stop(EXIT_USAGE, "%s needs a value: see --help", name);
+      const char *value = argv[i];
+      switch (k) {
+        case 0: o->prompt = value; break;
+        case 1: o->ids = value; break;
+        case 2: o->n = (int32_t)parse_integer(name, value, INT32_MAX); break;
+        case 3: o->context = (int32_t)parse_integer(name, value, INT32_MAX); break;
+        case 4: o->batch = (int32_t)parse_integer(name, value, INT32_MAX); break;
+        case 5: o->threads = (int32_t)parse_integer(name, value, 256); break;
+        case 6: o->how.temperature = parse_q16(name, value, UINT32_MAX); break;
+        case 7: o->how.top_k = (int32_t)parse_integer(name, value, INT32_MAX); break;
+        case 8: o->how.top_p = parse_q16(name, value, 65536); break;
+        default: o->seed = parse_integer(name, value, UINT64_MAX); break;
+      }
+    }
+  }
+  if (!o->model) stop(EXIT_USAGE, "no model is given: edgepos-run MODEL.gguf -p TEXT, or --help");
+  if (o->prompt && o->ids) stop(EXIT_USAGE, "-p and --ids are both given: use one");
+}
+
+/* ---- input ------------------------------------------------------------------------------------------------------ */
+
+#ifdef HAVE_MMAP
+static const void *load(const char *path, size_t *bytes) {
+  struct stat info;
+  int file = open(path, O_RDONLY);
+  if (file < 0 || fstat(file, &info) != 0) stop(EXIT_ERROR, "%s: %s", path, strerror(errno));
+  if (!S_ISREG(info.st_mode)) stop(EXIT_ERROR, "%s is no regular file: name the model.gguf of a bundle", path);
+  if (info.st_size <= 0 || (uint64_t)info.st_size > SIZE_MAX) stop(EXIT_ERROR, "%s is empty or too large for this machine", path);
+  *bytes = (size_t)info.st_size;
+  const void *image = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  if (image == MAP_FAILED) stop(EXIT_ERROR, "%s: %s", path, strerror(errno));
+  close(file);
+  return image;
+}
+#else
+static const void *load(const char *path, size_t *bytes) {
+  FILE *file = fopen(path, "rb");
+  if (!file || fseek(file, 0, SEEK_END) != 0) stop(EXIT_ERROR, "%s: %s", path, strerror(errno));
+  long size = ftell(file);
+  if (size <= 0) stop(EXIT_ERROR, "%s is empty", path);
+  rewind(file);
+  void *image = allocate((uint64_t)size);
+  *bytes = fread(image, 1, (size_t)size, file);
+  if (*bytes != (size_t)size) stop(EXIT_ERROR, "%s: %s", path, strerror(errno));
+  fclose(file);
+  return image;
+}
+#endif
+
+static int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
+  int32_t *ids = allocate((strlen(text) / 2 + 1) * sizeof *ids);
+  const char *at = text;
+  for (*n = 0;; at++) {
+    int64_t id = -1;
+    for (; *at >= '0' && *at <= '9' && id < vocab; at++) id = (id < 0 ? 0 : id) * 10 + (*at - '0');
+    if (id < 0 || id >= vocab || (*at && *at != ','))
+      stop(EXIT_USAGE, "--ids: at character %zu, a token id from 0 to %" PRId32 " is needed, separated by commas",
+           (size_t)(at - text) + 1, vocab - 1);
+    ids[(*n)++] = (int32_t)id;
+    if (!*at) return ids;
+  }
+}
+
+static int32_t *encode(const ep_model *model, const char *text, size_t *n) {
+  size_t bytes = strlen(text), max = bytes + 2;
+  int32_t *scratch = allocate((uint64_t)max * 4 * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
+  check(ep_encode(model, text, bytes, ep_adds_bos(model), ids, max, scratch, n), "encoding the prompt");
+  free(scratch);
+  return ids;
+}
+
+/* ---- output ----------------------------------------------------------------------------------------------------- */
+
+typedef struct printer {
+  const ep_model *model;
+  int as_ids;
+  int32_t previous;
+  char held[8]; /* bytes of a code point that is not complete yet */
+  size_t n_held;
+} printer;
+
+static void print_token(printer *p, int32_t token) {
+  if (p->as_ids) printf(p->previous < 0 ? "%" PRId32 : ",%" PRId32, token);
+  else {
+    const char *bytes;
+    size_t n;
+    check(ep_token_bytes(p->model, p->previous, token, &bytes, &n), "printing a token");
+    if (n >= 4) { /* nothing before its last three bytes can be incomplete */
+      fwrite(p->held, 1, p->n_held, stdout);
+      p->n_held = ep_utf8_pending(bytes, n);
+      fwrite(bytes, 1, n - p->n_held, stdout);
+      memcpy(p->held, bytes + n - p->n_held, p->n_held);
+    } else {
+      memcpy(p->held + p->n_held, bytes, n);
+      n += p->n_held;
+      p->n_held = ep_utf8_pending(p->held, n);
+      fwrite(p->held, 1, n - p->n_held, stdout);
+      memmove(p->held, p->held + n - p->n_held, p->n_held);
+    }
+  }
+  p->previous = token;
+  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
+}
+
+static uint64_t milliseconds(void) {
+  struct timespec t;
+#ifdef HAVE_MMAP
+  clock_gettime(CLOCK_MONOTONIC, &t);
+#else
+  timespec_get(&t, TIME_UTC);
+#endif
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void report_speed(const char *what, uint64_t tokens, uint64_t ms) {
+  uint64_t rate = tokens * 100000 / (ms ? ms : 1);
+  fprintf(stderr, "%s: %" PRIu64 " tokens in %" PRIu64 " ms, %" PRIu64 ".%02" PRIu64 " tokens/s\n", what, tokens, ms, rate / 100,
+          rate % 100);
+}
+
+/* ---- work ------------------------------------------------------------------------------------------------------- */
+
+static int run_selftest(const ep_model *model, const ep_info *info, ep_config cfg) {
+  size_t bytes;
+  uint64_t digest;
+  cfg.context = info->n_selftest;
+  check(ep_arena_size(model, &cfg, &bytes), "self-test");
+  void *arena = allocate(bytes);
+  ep_status st = ep_selftest(model, &cfg, arena, bytes, &digest);
+  free(arena);
+  if (st != EP_ERR_SELFTEST) check(st, "self-test");
+  printf("self-test %s: %" PRId32 " tokens, digest 0x%016" PRIx64, st == EP_OK ? "passed" : "FAILED", info->n_selftest, digest);
+  if (st != EP_OK) printf(", expected 0x%016" PRIx64, info->digest);
+  putchar('\n');
+  return st == EP_OK ? 0 : EXIT_SELFTEST;
+}
+
+/* Evaluate tokens; with rows, in chunks that fit them, and add their logits to the digest. */
+static void evaluate(ep_session *s, const int32_t *ids, size_t n, int32_t vocab, int32_t *rows, int32_t chunk, uint64_t *digest) {
+  for (size_t at = 0; at < n;) {
+    size_t left = n - at, now = rows && left > (size_t)chunk ? (size_t)chunk : left;
+    check(ep_eval(s, ids + at, NULL, (int32_t)now, rows), "evaluating");
+    if (rows) *digest = ep_digest(*digest, rows, now * (size_t)vocab);
+    at += now;
+  }
+}
+
+static int is_eos(const ep_info *info, int32_t token) {
+  for (int32_t i = 0; i < info->n_eos; i++)
+    if (info->eos[i] == token) return 1;
+  return 0;
+}
+
+static void generate(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
+  if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the prompt by --ids and use --ids-out");
+  if (!info->tokenizer && !o->ids_out && o->n) stop(EXIT_ERROR, "this model carries no tokenizer: use --ids-out");
+  size_t n, bytes;
+  int32_t vocab = info->vocab, context = cfg->context ? cfg->context : info->context;
+  int32_t *ids = o->ids ? parse_ids(o->ids, vocab, &n) : encode(model, o->prompt ? o->prompt : "", &n);
+  if (n == 0) stop(EXIT_ERROR, "the prompt is empty and this model puts no token in front of it: give -p TEXT");
+  if (n > (size_t)context)
+    stop(EXIT_ERROR, "the prompt has %zu tokens, the context has room for %" PRId32 ": shorten it or raise --context (at most %" PRId32 ")",
+         n, context, info->context);
+
+  ep_session *s;
+  check(ep_arena_size(model, cfg, &bytes), "session");
+  void *arena = allocate(bytes);
+  check(ep_session_init(&s, model, cfg, arena, bytes), "session");
+  int32_t chunk = cfg->n_batch ? cfg->n_batch : 16;
+  if ((size_t)chunk > n) chunk = (int32_t)n;
+  int32_t *rows = o->digest ? allocate((uint64_t)chunk * (uint64_t)vocab * sizeof *rows) : NULL;
+  int32_t *logits = o->how.temperature ? allocate((uint64_t)vocab * sizeof *logits) : NULL;
+  uint32_t *scratch = o->how.temperature ? allocate((uint64_t)vocab * sizeof *scratch) : NULL;
+  uint64_t digest = EP_DIGEST_INIT;
+  ep_rng rng;
+  ep_rng_seed(&rng, o->seed);
+  printer out = {.model = model, .as_ids = o->ids_out, .previous = -1};
+  if (!out.as_ids) out.previous = ids[n - 1];
+
+  uint64_t start = milliseconds();
+  evaluate(s, ids, n, vocab, rows, chunk, &digest);
+  uint64_t prefilled = milliseconds(), decoded = 0;
+  const char *why = NULL;
+  for (int32_t i = 0; i < o->n; i++) {
+    int32_t token;
+    if (o->how.temperature) {
+      check(ep_logits(s, logits), "logits");
+      check(ep_sample(logits, vocab, info->logits_f, &o->how, &rng, scratch, &token), "sampling");
+    } else check(ep_argmax(s, &token), "argmax");
+    if (is_eos(info, token)) {
+      why = "end of text";
+      break;
+    }
+    print_token(&out, token);
+    if (i + 1 == o->n) break;
+    if (ep_length(s) == context) {
+      why = "the context is full";
+      break;
+    }
+    evaluate(s, &token, 1, vocab, rows, chunk, &digest);
+    decoded++;
+  }
+  uint64_t end = milliseconds();
+  if (o->n) putchar('\n');
+  if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
+  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
+  if (why) fprintf(stderr, "stopped: %s (%" PRId32 " of %" PRId32 " tokens in use)\n", why, ep_length(s), context);
+  report_speed("prompt", n, prefilled - start);
+  if (decoded) report_speed("generation", decoded, end - prefilled);
+  fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 "\n", bytes, context, ep_saturations(s));
+  free(scratch);
+  free(logits);
+  free(rows);
+  free(arena);
+  free(ids);
+}
+
+int main(int argc, char **argv) {
+  options o;
+  parse(&o, argc, argv);
+  size_t bytes;
+  const void *image = load(o.model, &bytes);
+  ep_model model;
+  ep_info info;
+  uint64_t where = 0;
+  ep_status st = ep_open(&model, image, bytes, &where);
+  if (st != EP_OK) stop(EXIT_ERROR, "%s: %s (at byte %" PRIu64 ")", o.model, ep_status_text(st), where);
+  check(ep_model_info(&model, &info), "model");
+  if (o.context > info.context)
+    stop(EXIT_USAGE, "--context is %" PRId32 ": this model allows at most %" PRId32, o.context, info.context);
+
+  ep_config cfg = {.context = o.context, .n_batch = o.batch, .threads = 1};
+  ep_pool *pool = NULL;
+  if (o.threads > 1) {
+    pool = ep_pool_new(o.threads);
+    if (!pool) stop(EXIT_ERROR, "no memory for %" PRId32 " threads", o.threads);
+    cfg.threads = ep_pool_threads(pool);
+    cfg.parallel = ep_pool_run;
+    cfg.pool = pool;
+  }
+  int code = 0;
+  if (o.selftest) code = run_selftest(&model, &info, cfg);
+  if (code == 0 && (!o.selftest || o.prompt || o.ids)) generate(&o, &model, &info, &cfg);
+  ep_pool_free(pool);
+  return code;
+}
