@@ -1,0 +1,226 @@
+"""Pass: float operators → an integer Program whose fractional bits are still to be chosen (calibrate.py does that).
+
+`fit` computes everything of one operator that depends on the F of its input and output values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..program import HALF, INTERLEAVED, KV, NONE, PARAMETERS, Header, Op, Operation, Program, Value
+from . import activations, constants
+from .options import Options
+from .plan import head_start
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Rotate, Step
+from .weights import quantize
+
+NAME_BYTES = 63  # a GGUF name is at most 64 bytes with its terminator in other readers
+GROUP_SCALES, ROW_SCALES = ".g32", ".row"
+
+
+@dataclass
+class Piece:
+    """An operator with the step it came from and its float facts: γ's bits, or β/bias as float32 and their tensor name."""
+
+    step: Step
+    op: Operation
+    gamma_bits: int = 0
+    added: np.ndarray | None = None
+    added_name: str = ""
+
+
+class Assembly:
+    """A Program being built: `pieces` run parallel to program.ops; `number` maps value names to value numbers."""
+
+    def __init__(self, source: FloatProgram, options: Options):
+        self.source, self.options = source, options
+        self.program = Program(
+            header=Header(source.vocab, options.context, options.kv_bits, 0, 0, 0, NONE),
+            values=[], kv=[], ops=[], names=["edgepos.program"], arrays=[None],
+        )  # fmt: skip
+        self.pieces: list[Piece] = []
+        self.number: dict[str, int] = {}
+        self._shared: dict[object, int] = {}
+
+    def build(self) -> None:
+        """Add every step, in order."""
+        for step in self.source.steps:
+            _BUILDERS[type(step)](self, step)
+        self.program.header.head_start = head_start(self.program.ops)
+
+    # ---- tensors
+
+    def add_tensor(self, name: str, array: np.ndarray) -> int:
+        """Store a tensor under `name`, made unique and short enough; returns its index."""
+        name = unique_name(tensor_name(name), self.program.names)
+        self.program.names.append(name)
+        self.program.arrays.append(np.ascontiguousarray(array))
+        return len(self.program.names) - 1
+
+    def _share(self, key: object, name: str, make) -> int:
+        """The tensor stored under `key`, made on first use."""
+        if key not in self._shared:
+            self._shared[key] = self.add_tensor(name, make())
+        return self._shared[key]
+
+    def _matrix(self, name: str) -> tuple[int, int, int]:
+        """(weights, group scales or NONE, row scales) of a matrix, shared by all its users (tied embedding and head)."""
+        key = ("matrix", name)
+        if key not in self._shared:
+            q = quantize(self.source.read(name), self.options.weights)
+            self._shared[key] = (
+                self.add_tensor(name, q.w),
+                NONE if q.g is None else self.add_tensor(suffixed(name, GROUP_SCALES), q.g),
+                self.add_tensor(suffixed(name, ROW_SCALES), q.row),
+            )
+        return self._shared[key]
+
+    def _added(self, name: str) -> tuple[int, np.ndarray]:
+        """(tensor, float32) of a β or bias: its integers depend on the F of the output, so every operator has its own."""
+        values = self.source.read(name)
+        return self.add_tensor(name, np.zeros(len(values), np.int32)), values
+
+    # ---- operators
+
+    def _define(self, step: Step) -> int:
+        self.program.values.append(Value(step.width, 0))
+        self.number[step.out] = len(self.program.values) - 1
+        return self.number[step.out]
+
+    def _append(self, step: Step, op: Operation, **facts) -> None:
+        for key in PARAMETERS[op.code]:
+            op.params.setdefault(key, 0)
+        self.program.ops.append(op)
+        self.pieces.append(Piece(step, op, **facts))
+
+    def _ins(self, *names: str) -> tuple[int, int]:
+        numbers = [self.number[name] for name in names]
+        return numbers[0], numbers[1] if len(numbers) > 1 else NONE
+
+    def _embed(self, step: Embed) -> None:
+        tensors = (*self._matrix(step.weight), NONE)
+        self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, name=step.name))
+
+    def _norm(self, step: Norm) -> None:
+        key = ("gamma", step.gamma)
+        if key not in self._shared:
+            integers, bits = constants.gamma_integers(self.source.read(step.gamma))
+            self._shared[key] = (self.add_tensor(step.gamma, integers), bits)
+        gamma, bits = self._shared[key]
+        beta, values = (NONE, None) if step.beta is None else self._added(step.beta)
+        op = Operation(Op.NORM, self._define(step), self._ins(step.x), (gamma, beta, NONE, NONE), {"center": int(step.center)}, step.name)
+        self._append(step, op, gamma_bits=bits, added=values, added_name=step.beta or "")
+
+    def _linear(self, step: Linear) -> None:
+        matrix = self._matrix(step.weight)
+        bias, values = (NONE, None) if step.bias is None else self._added(step.bias)
+        op = Operation(Op.LINEAR, self._define(step), self._ins(step.x), (*matrix, bias), name=step.name)
+        self._append(step, op, added=values, added_name=step.bias or "")
+
+    def _add(self, step: Add) -> None:
+        self._append(step, Operation(Op.ADD, self._define(step), self._ins(step.a, step.b), name=step.name))
+
+    def _mul(self, step: Mul) -> None:
+        self._append(step, Operation(Op.MUL, self._define(step), self._ins(step.a, step.b), name=step.name))
+
+    def _act(self, step: Act) -> None:
+        function = activations.FUNCTIONS[step.function]
+        table = self._share(("act", step.function), f"table.{step.function}", lambda: activations.table(step.function))
+        params = {"left": function.left, "right": function.right}
+        self._append(step, Operation(Op.ACT, self._define(step), self._ins(step.x), (table, NONE, NONE, NONE), params, step.name))
+
+    def _rotate(self, step: Rotate) -> None:
+        spec = step.spec
+        increments = self._share(("rope", spec), "rope.increments", lambda: constants.increments(spec))
+        params = {"heads": step.heads, "head_dim": spec.head_dim, "layout": HALF if spec.layout == "half" else INTERLEAVED}
+        self._append(step, Operation(Op.ROPE, self._define(step), self._ins(step.x), (increments, NONE, NONE, NONE), params, step.name))
+
+    def _attend(self, step: Attend) -> None:
+        self.program.kv.append(KV(step.kv_heads, step.k_dim, step.v_dim))
+        write = Operation(Op.KV_WRITE, ins=self._ins(step.k, step.v), params={"layer": step.layer}, name=f"{step.name}.cache")
+        self._append(step, write)
+        slopes, shift = NONE, 0
+        if step.slopes is not None:
+            integers, shift = constants.alibi_slopes(self.source.read(step.slopes).ravel())
+            slopes = self._share(("slopes", step.slopes), step.slopes, lambda: integers)
+        params = {
+            "layer": step.layer,
+            "heads": step.heads,
+            "w": constants.probability_bits(self.options.context),
+            "alibi_shift": shift,
+        }
+        op = Operation(Op.ATTENTION, self._define(step), self._ins(step.q), (slopes, NONE, NONE, NONE), params, step.name)
+        self._append(step, op)
+
+    # ---- what depends on F
+
+    def f_of(self, name: str) -> int:
+        return self.program.values[self.number[name]].f
+
+    def fit(self, piece: Piece) -> None:
+        """Set the parameters and the β or bias of an operator from the F of its values."""
+        step, op, p = piece.step, piece.op, piece.op.params
+        out = NONE if op.out == NONE else self.program.values[op.out].f
+        if op.code == Op.EMBED:
+            p["shift"] = -out
+        elif op.code == Op.NORM:
+            f = self.f_of(step.x)
+            p["eps_m"], p["eps_shift"] = constants.epsilon(step.epsilon, step.width, step.center, f)
+            p["out_shift"] = piece.gamma_bits - out
+        elif op.code == Op.LINEAR:
+            p["shift"] = self.f_of(step.x) - out
+        elif op.code == Op.ADD:
+            a, b = self.f_of(step.a), self.f_of(step.b)
+            p["la"], p["lb"], p["n"] = max(a, b) - a, max(a, b) - b, max(a, b) - out
+        elif op.code == Op.MUL:
+            p["n"] = self.f_of(step.a) + self.f_of(step.b) - out
+        elif op.code == Op.ACT:
+            f = self.f_of(step.x)
+            p["in_shift"], p["out_shift"], p["id_shift"] = f - 24, 18 + activations.fraction_bits(step.function) - out, f - out
+        elif op.code == Op.ROPE:
+            p["amp_m"], p["amp_shift"] = constants.amplitude(step.spec, self.f_of(step.x), out)
+        elif op.code == Op.ATTENTION:
+            p["score_m"], p["score_shift"] = constants.score(step.scale, self.options.kv_bits, self.f_of(step.q), self.f_of(step.k))
+            p["out_shift"] = self.f_of(step.v) - out
+        if piece.added is not None:
+            index = op.tensors[1] if op.code == Op.NORM else op.tensors[3]
+            self.program.arrays[index] = constants.fixed_integers(piece.added, out, piece.added_name)
+
+
+_BUILDERS = {
+    Embed: Assembly._embed,
+    Norm: Assembly._norm,
+    Linear: Assembly._linear,
+    Add: Assembly._add,
+    Mul: Assembly._mul,
+    Act: Assembly._act,
+    Rotate: Assembly._rotate,
+    Attend: Assembly._attend,
+}
+
+
+def tensor_name(name: str) -> str:
+    """`name`, or where it is longer than 63 bytes its end behind 8 digits of its SHA-256."""
+    raw = name.encode("utf-8")
+    if len(raw) <= NAME_BYTES:
+        return name
+    tail = raw[-(NAME_BYTES - 9) :].decode("utf-8", "ignore")
+    return hashlib.sha256(raw).hexdigest()[:8] + "~" + tail
+
+
+def suffixed(name: str, suffix: str) -> str:
+    """The tensor name of a part of initializer `name`."""
+    return tensor_name(name + suffix)
+
+
+def unique_name(name: str, taken: list[str]) -> str:
+    """`name`, with ~2, ~3, … where it is taken already."""
+    result, count = name, 1
+    while result in taken:
+        count += 1
+        end = f"~{count}"
+        result = name.encode("utf-8")[: NAME_BYTES - len(end)].decode("utf-8", "ignore") + end
+    return result

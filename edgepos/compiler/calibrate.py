@@ -1,0 +1,170 @@
+"""Pass: the number of fractional bits F of every value, from running the integer operators themselves.
+
+Each operator runs with a provisional F over the calibration tokens; the largest magnitude decides F so that at least two bits
+stay free above it; then it runs again with the final F and its output feeds the next operator. Integers decide everything,
+so the choices are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from .. import fixedpoint as fx
+from ..errors import UnsupportedError
+from ..golden import Batch, Machine
+from ..program import GROUP, NONE, Op
+from .assemble import Assembly, Piece
+
+F_MIN, F_CAP, F_MAX = -16, 26, 30
+F_START, F_ZERO = 16, 16
+HEADROOM = 2
+TOO_LARGE = 2**30  # a provisional output above this may have saturated
+TOO_SMALL = 2**12  # below it the largest magnitude is known too coarsely
+STEP = 8
+ROWS = 4096
+
+
+def calibrate(assembly: Assembly, ids: list[int], progress: Callable[[float], None] | None = None) -> dict[str, int]:
+    """Choose F of every value by running `ids`; returns the choices, value name → F, in program order.
+
+    Raises UnsupportedError naming the node when a value is too large for int32 at any F.
+    """
+    run = _Run(assembly, ids)
+    choices = {}
+    for index, piece in enumerate(assembly.pieces):
+        run.settle(piece)
+        if piece.op.out != NONE:
+            choices[piece.step.out] = assembly.program.values[piece.op.out].f
+        if progress is not None:
+            progress((index + 1) / len(assembly.pieces))
+    _finish(assembly)
+    return choices
+
+
+def replay(assembly: Assembly, choices: Mapping[str, int]) -> dict[str, int]:
+    """Set F of every value from recorded choices; returns them in program order.
+
+    Raises UnsupportedError naming the value that is missing, unknown or out of range.
+    """
+    unknown = sorted(set(choices) - set(assembly.number))
+    if unknown:
+        raise UnsupportedError(f"choices: value '{unknown[0]}' is not in this model; they must come from the same source")
+    result = {}
+    for name, number in assembly.number.items():
+        f = choices.get(name)
+        if isinstance(f, bool) or not isinstance(f, int) or not F_MIN <= f <= F_MAX:
+            raise UnsupportedError(f"choices: F of value '{name}' is {f!r}; allowed: a whole number from {F_MIN} to {F_MAX}")
+        assembly.program.values[number].f = result[name] = f
+    for piece in assembly.pieces:
+        if piece.op.code == Op.ROPE and _fixed_f(assembly, piece) not in (None, assembly.program.values[piece.op.out].f):
+            raise UnsupportedError(f"choices: value '{piece.step.out}' must have the F of '{piece.step.x}', because part of a head is copied")
+        assembly.fit(piece)
+        _check_sum(piece)
+    _finish(assembly)
+    return result
+
+
+def largest_f(magnitude: float, cap: int = F_CAP) -> int:
+    """The largest F ≤ cap with magnitude·2^F·4 ≤ 2^31, for a magnitude ≥ 0."""
+    if magnitude == 0:
+        return cap
+    fraction, exponent = np.frexp(magnitude)
+    return min(cap, 31 - HEADROOM - int(exponent) + int(fraction == 0.5))
+
+
+class _Run:
+    """The calibration tokens on their way through the operators."""
+
+    def __init__(self, assembly: Assembly, ids: list[int]):
+        self.assembly = assembly
+        self.machine = Machine(assembly.program, len(ids))
+        self.batch = Batch(np.array(ids, np.int64), np.arange(len(ids)), 0)
+        self.values: dict[int, np.ndarray] = {}
+        self.last_use: dict[int, int] = {}
+        for index, op in enumerate(assembly.program.ops):
+            for value in op.ins:
+                self.last_use[value] = index
+        self.at = 0
+
+    def settle(self, piece: Piece) -> None:
+        """Choose F of the operator's output, set its parameters, and keep its output."""
+        op = piece.op
+        if op.out == NONE:
+            self._execute(piece)
+        else:
+            fixed = _fixed_f(self.assembly, piece)
+            f = self._search(piece) if fixed is None else fixed
+            self.values[op.out] = self._execute(piece, f)
+            while fixed is None and f > F_MIN and self._magnitude(piece, self.values[op.out]) > 1 << (31 - HEADROOM):
+                f -= 1
+                self.values[op.out] = self._execute(piece, f)
+        for value in op.ins:
+            if self.last_use[value] == self.at and value != NONE:
+                del self.values[value]
+        self.at += 1
+
+    def _search(self, piece: Piece) -> int:
+        """F from provisional runs."""
+        # β and bias need room of their own.
+        cap = F_CAP if piece.added is None else largest_f(float(np.abs(piece.added).max()))
+        f, lowest_seen = min(F_START, cap), F_CAP + 1
+        while True:
+            if f < F_MIN:
+                raise UnsupportedError(
+                    f"node '{piece.step.name}' ({piece.op.code.name}): its values exceed 2^{31 - HEADROOM - F_MIN}; weights this large are not supported"
+                )
+            largest = self._magnitude(piece, self._execute(piece, f))
+            if largest >= TOO_LARGE:
+                lowest_seen, f = f, max(f - STEP, F_MIN) if f > F_MIN else F_MIN - 1
+            elif largest < TOO_SMALL and f < cap and f + STEP < lowest_seen:
+                f = min(f + STEP, cap)
+            else:
+                break
+        if largest == 0:
+            return min(F_ZERO, cap)
+        return max(F_MIN, min(cap, f + largest_f(float(largest), 64)))
+
+    def _execute(self, piece: Piece, f: int | None = None) -> np.ndarray | None:
+        if f is not None:
+            self.assembly.program.values[piece.op.out].f = f
+        self.assembly.fit(piece)
+        _check_sum(piece)
+        return self.machine.run(piece.op, self.values, self.batch)
+
+    def _magnitude(self, piece: Piece, y: np.ndarray) -> int:
+        """Largest |raw| of an output; of an embedding, over the whole vocabulary."""
+        if piece.op.code == Op.EMBED:
+            return _largest_embedding(self.assembly, piece)
+        return int(np.abs(y).max())
+
+
+def _largest_embedding(assembly: Assembly, piece: Piece) -> int:
+    w, g, row = (None if t == NONE else assembly.program.arrays[t] for t in piece.op.tensors[:3])
+    largest = 0
+    for start in range(0, len(w), ROWS):
+        part = slice(start, start + ROWS)
+        x = np.abs(w[part].astype(np.int64)).reshape(-1, w.shape[1] // GROUP, GROUP).max(axis=2)
+        x = x.max(axis=1) if g is None else (x * g[part].astype(np.int64)).max(axis=1)
+        m, h = row[part].astype(np.int64).T
+        largest = max(largest, int(np.abs(fx.requant(x, m, h + piece.op.params["shift"])).max()))
+    return largest
+
+
+def _fixed_f(assembly: Assembly, piece: Piece) -> int | None:
+    """F that an output must have: a rotation of part of a head copies the rest, so F stays."""
+    step = piece.step
+    if piece.op.code == Op.ROPE and step.spec.rotary_dim < step.spec.head_dim:
+        return assembly.f_of(step.x)
+    return None
+
+
+def _check_sum(piece: Piece) -> None:
+    p = piece.op.params
+    if piece.op.code == Op.ADD and max(p["la"], p["lb"]) > 30:
+        raise UnsupportedError(f"node '{piece.step.name}' (ADD): its terms differ by {max(p['la'], p['lb'])} bits in F; at most 30 are supported")
+
+
+def _finish(assembly: Assembly) -> None:
+    assembly.program.header.logits_f = assembly.program.values[assembly.program.ops[-1].out].f

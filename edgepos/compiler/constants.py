@@ -1,0 +1,84 @@
+"""Compile-time numbers of norms, rotations, scores and ALiBi: exact formulas in mpmath, rounded once."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..fixedpoint import INT32_MAX, INT32_MIN, bitlen, mantissa_shift, round_half_up
+from ..positions import Alibi, Rope
+from ..positions.alibi_plan import SlopePlan
+
+PRECISION = 200
+
+
+def gamma_integers(gamma: np.ndarray) -> tuple[np.ndarray, int]:
+    """(γ·sqrt(d)·2^Fγ as int32 [d], Fγ) of float32 γ [d], with the largest magnitude just below 2^31."""
+    largest = float(np.abs(gamma).max())
+    if largest == 0:
+        return np.zeros(len(gamma), np.int32), 0
+    with mpmath.workprec(PRECISION):
+        root = mpmath.sqrt(len(gamma))
+        _, bits = mantissa_shift(largest * root)
+        unit = mpmath.ldexp(root, bits)
+        values = [round_half_up(mpmath.mpf(float(x)) * unit) for x in gamma]
+    return np.array(values, dtype=np.int64).astype(np.int32), bits
+
+
+def gamma_floats(integers: np.ndarray, bits: int) -> np.ndarray:
+    """The γ float32 [d] that `gamma_integers` stand for."""
+    return (np.ldexp(integers.astype(np.float64), -bits) / np.sqrt(len(integers))).astype(np.float32)
+
+
+def epsilon(value: float, width: int, center: bool, f: int) -> tuple[int, int]:
+    """(eps_m, eps_shift): ε·d·2^(2F), or ε·d³·2^(2F) for LayerNorm, F of the norm's input."""
+    with mpmath.workprec(PRECISION):
+        return mantissa_shift(mpmath.ldexp(mpmath.mpf(value) * width ** (3 if center else 1), 2 * f))
+
+
+def fixed_integers(values: np.ndarray, f: int, name: str) -> np.ndarray:
+    """β or a bias, float32 [d] → int32 raw at F = f, rounded half up. Raises UnsupportedError naming the tensor when one does not fit."""
+    raw = np.floor(np.ldexp(values.astype(np.float64), f) + 0.5)
+    if (raw > INT32_MAX).any() or (raw < INT32_MIN).any():
+        raise UnsupportedError(f"tensor '{name}': {np.abs(values).max()} does not fit int32 with {f} fractional bits; choose a smaller F")
+    return raw.astype(np.int32)
+
+
+def amplitude(spec: Rope, f_in: int, f_out: int) -> tuple[int, int]:
+    """(amp_m, amp_shift) of ROPE: attention factor / 32767 · 2^(Fout − Fin)."""
+    with mpmath.workprec(PRECISION):
+        return mantissa_shift(mpmath.ldexp(spec.exact_attention_factor() / 32767, f_out - f_in))
+
+
+def increments(spec: Rope) -> np.ndarray:
+    """The phase increments of ROPE as int32 [pairs, 2] (low, high)."""
+    return np.ascontiguousarray(spec.increments(), dtype="<u8").view("<i4").reshape(-1, 2)
+
+
+def score(scale: float, kv_bits: int, f_q: int, f_k: int) -> tuple[int, int]:
+    """(score_m, score_shift) of ATTENTION: scale·log2(e)·2^16·2^(−Fq−Fk), divided by 127 for kv8."""
+    with mpmath.workprec(PRECISION):
+        factor = mpmath.mpf(scale) * mpmath.log(mpmath.e, 2)
+        if kv_bits == 8:
+            factor /= 127
+        return mantissa_shift(mpmath.ldexp(factor, 16 - f_q - f_k))
+
+
+def probability_bits(context: int) -> int:
+    """W of ATTENTION for a context (docs/arithmetic.md)."""
+    return min(30, max(23, 11 + bitlen(context - 1)))
+
+
+def alibi_slopes(slopes: np.ndarray) -> tuple[np.ndarray, int]:
+    """(slope·log2(e) as the bits of uint32 in int32 [heads], alibi_shift) of float32 slopes [heads] ≥ 0."""
+    plan = SlopePlan(alibi_spec(slopes))
+    return plan.slopes.view(np.int32), plan.shift
+
+
+def alibi_spec(slopes: np.ndarray) -> Alibi:
+    """The encoding of float32 slopes [heads]: the paper's rule, whose slopes are exact, where they are its float32 rounding."""
+    paper = Alibi(len(slopes))
+    if (slopes == paper.slopes().astype(np.float32)).all():
+        return paper
+    return Alibi(len(slopes), user_slopes=tuple(float(s) for s in slopes))

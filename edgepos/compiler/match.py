@@ -1,0 +1,296 @@
+"""Pass 1: canonical ONNX graph → list of float operators. Whatever is not understood is refused, naming the node."""
+
+from __future__ import annotations
+
+import re
+
+import onnx_ir as ir
+
+from ..errors import UnsupportedError
+from .match_positions import alibi_slopes_of, rope_of
+from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, value_name
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Rotate, Step
+
+OPSET = 23
+SUPPORTED = (
+    "Add, Attention, Gather, Gelu, LayerNormalization, MatMul, Mul, RMSNormalization, Relu, RotaryEmbedding, Sigmoid, Tanh "
+    "in the forms export/graph.py writes"
+)
+INPUT_NAME = re.compile(r"input_ids|position_ids|key_position_ids|past_(key|value)\.\d+")
+MASK_OPS = ("Unsqueeze", "Sub", "Cast")
+
+
+def match(model: ir.Model) -> FloatProgram:
+    """The operators of a canonical graph in execution order.
+
+    Raises UnsupportedError naming the node, input or output that is not of the canonical form.
+    """
+    return _Matcher(model).run()
+
+
+class _Matcher:
+    def __init__(self, model: ir.Model):
+        self.model, self.graph = model, model.graph
+        self.steps: list[Step] = []
+        self.width: dict[ir.Value, int] = {}  # activations [1, S, width] that are computed so far
+        self.used: set[ir.Value] = set()
+        self.waiting: dict[ir.Node, None] = {}  # nodes that only make sense as part of a later one
+        self.done: set[ir.Node] = set()
+        self.transposed: dict[ir.Value, ir.Value] = {}
+        self.rows = 0
+        self.layers = 0
+        self.caches: list[ir.Value] = []
+
+    def run(self) -> FloatProgram:
+        self._check_frame()
+        for node in self.graph:
+            if node in self.done:
+                continue
+            if node.domain not in ("", "ai.onnx"):
+                raise refuse(node, f"operator of domain '{node.domain}'", "the standard ONNX operators")
+            if node.op_type in MASK_OPS or "edgepos.alibi" in node.metadata_props:
+                self.waiting[node] = None
+            elif node.op_type not in _OPERATORS:
+                raise refuse(node, "operator not known here", SUPPORTED)
+            else:
+                _OPERATORS[node.op_type](self, node)
+        for node in self.waiting:
+            if node not in self.done:
+                raise refuse(node, "its output feeds nothing that is understood", SUPPORTED)
+        return self._finish()
+
+    def _check_frame(self) -> None:
+        opset = self.graph.opset_imports.get("")
+        if opset != OPSET:
+            raise UnsupportedError(f"graph '{self.graph.name}': opset {opset}; supported: {OPSET}, the canonical one")
+        for value in self.graph.inputs:
+            if not INPUT_NAME.fullmatch(value.name or ""):
+                raise UnsupportedError(
+                    f"graph input '{value.name}' is not known; allowed: input_ids, position_ids, key_position_ids, past_key.N, past_value.N"
+                )
+        self.inputs = {value.name: value for value in self.graph.inputs}
+        if "input_ids" not in self.inputs:
+            raise UnsupportedError(f"graph '{self.graph.name}' has no input input_ids; the canonical graph has one")
+
+    def _finish(self) -> FloatProgram:
+        outputs = list(self.graph.outputs)
+        logits = next((v for v in outputs if v.name == "logits"), None)
+        last = self.steps[-1] if self.steps else None
+        if logits is None or not isinstance(last, Linear) or last.out != "logits":
+            found = f"{type(last).__name__} '{last.name}'" if last else "nothing"
+            raise UnsupportedError(f"graph '{self.graph.name}': the last operator is {found}; it must be the linear that makes the output logits")
+        for value in outputs:
+            if value is not logits and value not in self.caches:
+                raise UnsupportedError(f"graph output '{value.name}' is not known; allowed: logits, present_key.N, present_value.N")
+        for value in self.caches:
+            if value not in outputs:
+                raise refuse(value.producer(), f"its output '{value.name}' is no output of the graph", "present_key.N and present_value.N as outputs")
+        for value, width in self.width.items():
+            if value not in self.used and value is not logits:
+                raise refuse(value.producer(), f"nothing reads its output '{value.name}' [1, S, {width}]", "graphs without unused operators")
+        if not self.layers:
+            raise UnsupportedError(f"graph '{self.graph.name}' has no Attention node; supported: decoders with at least one")
+        if self.rows != last.width:
+            raise UnsupportedError(
+                f"graph '{self.graph.name}': {last.width} logits for an embedding of {self.rows} rows; one vocabulary is supported"
+            )
+        names = self.graph.initializers
+        weights = {name: value.const_value.numpy for name, value in names.items() if value.const_value is not None}
+        shapes = {name: const_shape(value) for name, value in names.items() if value.const_value is not None}
+        family = self.model.metadata_props.get("edgepos.family", "")
+        return FloatProgram(self.steps, last.width, family, weights, shapes)
+
+    # ---- helpers
+
+    def _take(self, node: ir.Node, index: int) -> ir.Value:
+        """Input `index` as an activation that has been computed."""
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None or value not in self.width:
+            raise refuse(node, f"input {index} is {describe(value)}", "the output of an earlier operator, [1, S, width]")
+        self.used.add(value)
+        return value
+
+    def _emit(self, step: Step, out: ir.Value) -> None:
+        if not 1 <= step.width <= MAX_WIDTH:
+            raise UnsupportedError(f"node '{step.name}': width {step.width}; allowed: 1 to {MAX_WIDTH}")
+        self.steps.append(step)
+        self.width[out] = step.width
+
+    # ---- one method per operator
+
+    def _gather(self, node: ir.Node) -> None:
+        attributes(node, axis=0)
+        input_count(node, 2)
+        weight = float_initializer(node, 0, rank=2)
+        if node.inputs[1] is not self.inputs["input_ids"]:
+            raise refuse(node, f"indices are {describe(node.inputs[1])}", "input_ids")
+        rows, width = const_shape(node.inputs[0])
+        if any(isinstance(step, Embed) for step in self.steps):
+            raise refuse(node, "a second embedding", "one embedding of input_ids")
+        self.rows = rows
+        out = node.outputs[0]
+        self._emit(Embed(node.name, value_name(out), width, weight), out)
+
+    def _rmsnormalization(self, node: ir.Node) -> None:
+        self._norm(node, center=False)
+
+    def _layernormalization(self, node: ir.Node) -> None:
+        self._norm(node, center=True)
+
+    def _norm(self, node: ir.Node, *, center: bool) -> None:
+        found = attributes(node, axis=(-1, 2), epsilon=float, stash_type=1)
+        epsilon = found.get("epsilon", 1e-5)
+        if not 0 <= epsilon < float("inf"):
+            raise refuse(node, f"epsilon {epsilon}", "a finite number of at least 0")
+        input_count(node, 2, 3 if center else 2)
+        x = self._take(node, 0)
+        width = self.width[x]
+        gamma = float_initializer(node, 1, dims=(width,))
+        beta = float_initializer(node, 2, dims=(width,)) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+        if any(value is not None and value.uses() for value in node.outputs[1:]):
+            raise refuse(node, "its second output is used", "the normalized output only")
+        out = node.outputs[0]
+        self._emit(Norm(node.name, value_name(out), width, value_name(x), gamma, beta, epsilon, center), out)
+
+    def _transpose(self, node: ir.Node) -> None:
+        attributes(node, perm=[1, 0])  # also the default for two axes
+        float_initializer(node, 0, rank=2)
+        self.transposed[node.outputs[0]] = node.inputs[0]
+        self.waiting[node] = None
+
+    def _matmul(self, node: ir.Node) -> None:
+        attributes(node)
+        input_count(node, 2)
+        x = self._take(node, 0)
+        source = self.transposed.get(node.inputs[1])
+        if source is None:
+            raise refuse(node, f"input 1 is {describe(node.inputs[1])}", "the Transpose of an initializer [out, in]")
+        self.done.add(node.inputs[1].producer())
+        rows, cols = const_shape(source)
+        if cols != self.width[x]:
+            raise refuse(node, f"weight '{source.name}' has {cols} columns for an input of width {self.width[x]}", "equal widths")
+        out, bias = node.outputs[0], None
+        uses = list(out.uses())
+        if len(uses) == 1 and uses[0].node.op_type == "Add" and out not in self.graph.outputs:
+            add = uses[0].node
+            other = add.inputs[1 - uses[0].idx]
+            if other is not None and other.const_value is not None:
+                attributes(add)
+                bias = float_initializer(add, 1 - uses[0].idx, dims=(rows,))
+                self.done.add(add)
+                out = add.outputs[0]
+        self._emit(Linear(node.name, value_name(out), rows, value_name(x), source.name, bias), out)
+
+    def _add(self, node: ir.Node) -> None:
+        self._binary(node, Add)
+
+    def _mul(self, node: ir.Node) -> None:
+        self._binary(node, Mul)
+
+    def _binary(self, node: ir.Node, kind: type) -> None:
+        attributes(node)
+        a, b = self._take(node, 0), self._take(node, 1)
+        if self.width[a] != self.width[b]:
+            raise refuse(node, f"widths {self.width[a]} and {self.width[b]}", "equal widths")
+        out = node.outputs[0]
+        self._emit(kind(node.name, value_name(out), self.width[a], value_name(a), value_name(b)), out)
+
+    def _act(self, node: ir.Node, function: str, out: ir.Value | None = None, name: str | None = None) -> None:
+        input_count(node, 1)
+        x = self._take(node, 0)
+        out = out or node.outputs[0]
+        self._emit(Act(name or node.name, value_name(out), self.width[x], value_name(x), function), out)
+
+    def _sigmoid(self, node: ir.Node) -> None:
+        attributes(node)
+        uses = list(node.outputs[0].uses())
+        if len(uses) == 1 and uses[0].node.op_type == "Mul" and uses[0].node.inputs[1 - uses[0].idx] is node.inputs[0]:
+            silu = uses[0].node
+            self.done.add(silu)
+            self._act(node, "silu", silu.outputs[0], silu.name)
+        else:
+            self._act(node, "sigmoid")
+
+    def _gelu(self, node: ir.Node) -> None:
+        found = attributes(node, approximate=("none", "tanh"))
+        self._act(node, "gelu_tanh" if found.get("approximate", "none") == "tanh" else "gelu")
+
+    def _relu(self, node: ir.Node) -> None:
+        attributes(node)
+        self._act(node, "relu")
+
+    def _tanh(self, node: ir.Node) -> None:
+        attributes(node)
+        self._act(node, "tanh")
+
+    def _rotaryembedding(self, node: ir.Node) -> None:
+        x = self._take(node, 0)
+        if node.inputs[-1] is not self.inputs.get("position_ids") or len(node.inputs) != 4:
+            raise refuse(node, f"positions are {describe(node.inputs[-1])}", "inputs x, cos, sin, position_ids")
+        heads, spec = rope_of(node, self.width[x])
+        out = node.outputs[0]
+        self._emit(Rotate(node.name, value_name(out), self.width[x], value_name(x), heads, spec), out)
+
+    def _attention(self, node: ir.Node) -> None:
+        found = attributes(
+            node, q_num_heads=int, kv_num_heads=int, scale=float, is_causal=1, softcap=0.0, qk_matmul_output_mode=0
+        )
+        if "is_causal" not in found:
+            raise refuse(node, "is_causal missing (0)", "is_causal 1")
+        heads, kv_heads = found.get("q_num_heads", 0), found.get("kv_num_heads", 0)
+        if not 1 <= kv_heads <= 1024 or not 1 <= heads <= 65535 or heads % kv_heads:
+            raise refuse(
+                node, f"q_num_heads {heads}, kv_num_heads {kv_heads}", "1 to 1024 KV heads and a multiple of them as query heads"
+            )
+        input_count(node, 6)
+        q, k, v = (self._take(node, i) for i in range(3))
+        q_width, k_width, v_width = (self.width[value] for value in (q, k, v))
+        k_dim, v_dim = k_width // kv_heads, v_width // kv_heads
+        if k_width % kv_heads or v_width % kv_heads or q_width != heads * k_dim:
+            raise refuse(node, f"widths q {q_width}, k {k_width}, v {v_width} for {heads} and {kv_heads} heads", "whole heads of one size")
+        if not 2 <= k_dim <= 512 or not 1 <= v_dim <= 512:
+            raise refuse(node, f"head_dim {k_dim} for k, {v_dim} for v", "2 to 512 for k, 1 to 512 for v")
+        for index, what in ((4, "past_key"), (5, "past_value")):
+            if node.inputs[index] is None or node.inputs[index] is not self.inputs.get(f"{what}.{self.layers}"):
+                raise refuse(node, f"input {index} is {describe(node.inputs[index])}", f"the graph input {what}.{self.layers}")
+        if len(node.outputs) != 3:
+            raise refuse(node, f"{len(node.outputs)} outputs", "3: y, present_key, present_value")
+        for value, what in zip(node.outputs[1:], ("present_key", "present_value")):
+            if value.name != f"{what}.{self.layers}":
+                raise refuse(node, f"output '{value.name}'", f"{what}.{self.layers}")
+            if value.uses():
+                raise refuse(node, f"its output '{value.name}' is read by another node", "present outputs that only leave the graph")
+            self.caches.append(value)
+        scale = found.get("scale", 0.0) or k_dim**-0.5
+        if not 0 < scale < float("inf"):
+            raise refuse(node, f"scale {scale}", "a finite number above 0")
+        slopes = None
+        if node.inputs[3] is not None:
+            slopes, parts = alibi_slopes_of(node, node.inputs[3], heads, self.inputs)
+            self.done.update(parts)
+        out = node.outputs[0]
+        self._emit(
+            Attend(
+                node.name, value_name(out), heads * v_dim, value_name(q), value_name(k), value_name(v),
+                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes,
+            ),
+            out,
+        )  # fmt: skip
+        self.layers += 1
+
+
+_OPERATORS = {
+    "Add": _Matcher._add,
+    "Attention": _Matcher._attention,
+    "Gather": _Matcher._gather,
+    "Gelu": _Matcher._gelu,
+    "LayerNormalization": _Matcher._layernormalization,
+    "MatMul": _Matcher._matmul,
+    "Mul": _Matcher._mul,
+    "RMSNormalization": _Matcher._rmsnormalization,
+    "Relu": _Matcher._relu,
+    "RotaryEmbedding": _Matcher._rotaryembedding,
+    "Sigmoid": _Matcher._sigmoid,
+    "Tanh": _Matcher._tanh,
+    "Transpose": _Matcher._transpose,
+}

@@ -1,0 +1,84 @@
+"""The compiler: its passes in order, from a canonical model to an integer program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..export import CanonicalModel
+from ..program import Program
+from . import options as option_rules
+from .assemble import Assembly
+from .calibrate import calibrate, replay
+from .match import match
+from .options import Options
+from .plan import plan
+from .selftest import digest, selftest_ids
+from .steps import FloatProgram
+from .text import calibration_ids
+from .tokenizer_tensors import add_tokenizer
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass
+class Compiled:
+    """A program with what led to it: the float operators, the options and the chosen F's (value name → F)."""
+
+    program: Program
+    source: FloatProgram
+    options: Options
+    choices: dict[str, int]
+    selftest: list[int]
+
+
+def compile_model(
+    canonical: CanonicalModel,
+    *,
+    weights: str = "w8g32",
+    activations: str = "a16",
+    kv: str = "kv16",
+    context: int | None = None,
+    calibration: str | os.PathLike | Iterable[int] | None = None,
+    choices: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Compile a canonical model into an integer program, keeping what was decided on the way.
+
+    weights: "w8g32" or "w8"; activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
+    calibration: a text, a path or token ids (default: the project's own text). choices: F of every value, recorded by an
+    earlier compilation, instead of calibrating. progress(stage, fraction) is told how far it is.
+    Raises UnsupportedError for a bad option or anything in the graph that is not understood (naming the node),
+    FormatError for a contradiction in the source.
+    """
+    tell = progress or (lambda stage, fraction: None)
+    options = option_rules.check(weights=weights, activations=activations, kv=kv, context=context, limit=canonical.context)
+    source = match(canonical.model)
+    ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context)
+
+    tell("quantize", 0.0)
+    assembly = Assembly(source, options)
+    assembly.build()
+    tell("quantize", 1.0)
+    if choices is None:
+        chosen = calibrate(assembly, ids, lambda fraction: tell("calibrate", fraction))
+    else:
+        chosen = replay(assembly, choices)
+
+    program = assembly.program
+    program.header.plan_width = plan(program)
+    add_tokenizer(program.header, canonical.tokenizer, source.vocab, canonical.eos_ids, canonical.bos_id, assembly.add_tensor)
+    test = selftest_ids(ids, source.vocab, options.context)
+    program.header.selftest = assembly.add_tensor("edgepos.selftest", np.array(test, np.int32))
+    tell("self-test", 0.0)
+    program.header.digest = digest(program, test)
+    tell("self-test", 1.0)
+    return Compiled(program, source, options, chosen, test)
+
+
+def compile(canonical: CanonicalModel, **options) -> Program:
+    """The integer program of a canonical model; options and errors are those of `compile_model`."""
+    return compile_model(canonical, **options).program
