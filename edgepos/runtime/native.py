@@ -1,0 +1,162 @@
+"""The C runtime's objects in Python: a checked image, aligned memory, statuses as exceptions."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ContextError, EdgePosError, FormatError
+
+try:
+    from .._native import ffi, lib
+except ImportError as error:
+    raise ImportError("the C extension of edgepos is not built here: run 'pip install .' in its checkout") from error
+
+ALIGN = lib.EP_ALIGN
+_CONTEXT_ERRORS = (lib.EP_ERR_POSITION, lib.EP_ERR_CONTEXT)
+_FORMAT_ERRORS = (lib.EP_ERR_TRUNCATED, lib.EP_ERR_MAGIC, lib.EP_ERR_VERSION, lib.EP_ERR_FORMAT, lib.EP_ERR_PROGRAM)
+
+
+def status_text(status: int) -> str:
+    return ffi.string(lib.ep_status_text(status)).decode("ascii")
+
+
+def check(status: int, what: str) -> None:
+    """Raise the exception of a status other than EP_OK; ``what`` names the call and, if it helps, what to do."""
+    if status == lib.EP_OK:
+        return
+    kind = ContextError if status in _CONTEXT_ERRORS else FormatError if status in _FORMAT_ERRORS else EdgePosError
+    raise kind(f"{what}: {status_text(status)}")
+
+
+def int32_array(name: str, values) -> np.ndarray:
+    """``values`` as contiguous int32 [n]; raises EdgePosError if that would change any of them."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise EdgePosError(f"{name}: shape {list(array.shape)} of {array.dtype} found; one row of whole numbers is needed")
+    if array.size and not (-(2**31) <= array.min() and array.max() < 2**31):
+        bad = array.max() if array.max() >= 2**31 else array.min()
+        raise EdgePosError(f"{name}: {bad} does not fit 32 bits")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def int32_pointer(array: np.ndarray):
+    return ffi.cast("int32_t *", ffi.from_buffer(array))
+
+
+def aligned(size: int) -> np.ndarray:
+    """uint8 [size] whose address is a multiple of ALIGN."""
+    try:
+        raw = np.empty(size + ALIGN, np.uint8)
+    except MemoryError:
+        raise EdgePosError(f"{size} bytes of memory are not available; open a session with a smaller context") from None
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + size]
+
+
+def make_config(context: int | None, n_batch: int = 0):
+    """ep_config without threads. Raises ContextError or EdgePosError for numbers C could not hold or would take as a default."""
+    if context is not None and not 1 <= context < 2**31:
+        raise ContextError(f"context {context} is not possible: at least 1 token, or None for the model's context")
+    if not 0 <= n_batch < 2**31:
+        raise EdgePosError(f"n_batch {n_batch} is not possible: at least 1, or 0 for the default")
+    return ffi.new("ep_config *", {"context": context or 0, "n_batch": n_batch, "threads": 1})
+
+
+@dataclass(frozen=True)
+class Info:
+    """What an image says of itself. digest and selftest belong together; the byte counts are per token."""
+
+    vocab: int
+    context: int
+    n_layers: int
+    kv_bits: int
+    logits_f: int
+    n_ops: int
+    n_values: int
+    n_tensors: int
+    bos: int | None
+    eos: tuple[int, ...]
+    tokenizer: int  # 0 none, 1 byte-level BPE, 2 SentencePiece BPE
+    selftest: tuple[int, ...]
+    digest: int
+    kv_bytes_per_token: int
+    weight_bytes_per_token: int
+
+
+class Image:
+    """A model image that has passed ep_open. Sessions and tokenizers share it; it never changes.
+
+    model: the ep_model, info: Info, origin: its path or another name for messages.
+    """
+
+    def __init__(self, data, origin: str = "model image"):
+        """``data`` is any buffer of bytes; one that is not aligned is copied. Raises FormatError with the byte offset of the fault."""
+        if memoryview(data).nbytes == 0:
+            raise FormatError(f"{origin}: empty; give the model.gguf of a bundle")
+        buffer = ffi.from_buffer(data)
+        if int(ffi.cast("uintptr_t", buffer)) % ALIGN:
+            copy = aligned(len(buffer))
+            copy[:] = np.frombuffer(data, np.uint8)
+            buffer = ffi.from_buffer(copy)
+        self.origin = origin
+        self.bytes = len(buffer)
+        self._buffer = buffer  # keeps the memory that model points into
+        self.model = ffi.new("ep_model *")
+        where = ffi.new("uint64_t *")
+        status = lib.ep_open(self.model, buffer, self.bytes, where)
+        check(status, f"{origin}, byte {where[0]}")
+        self.info = self._read_info()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> Image:
+        """Memory-map and check a model.gguf. Raises FormatError when it cannot be read or is not valid."""
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or error}; give the model.gguf of a bundle") from None
+        return cls(data, os.fspath(path))
+
+    def _read_info(self) -> Info:
+        c = ffi.new("ep_info *")
+        check(lib.ep_model_info(self.model, c), self.origin)
+        scalars = {
+            name: int(getattr(c, name))
+            for name in Info.__dataclass_fields__
+            if name not in ("bos", "eos", "selftest")
+        }
+        return Info(
+            bos=None if c.bos < 0 else c.bos,
+            eos=tuple(ffi.unpack(c.eos, c.n_eos)) if c.n_eos else (),
+            selftest=tuple(ffi.unpack(c.selftest, c.n_selftest)),
+            **scalars,
+        )
+
+    def arena_size(self, context: int | None = None, n_batch: int = 0, config=None) -> int:
+        """Bytes of memory that a session of one thread needs. Raises ContextError for a context above the model's."""
+        config = make_config(context, n_batch) if config is None else config
+        if config.context > self.info.context:
+            raise ContextError(f"context {config.context} is too long: this model allows at most {self.info.context}")
+        size = ffi.new("size_t *")
+        check(lib.ep_arena_size(self.model, config, size), "session memory")
+        return int(size[0])
+
+    def selftest(self) -> int:
+        """Evaluate the self-test; returns its digest. Raises EdgePosError when it is not the one the image carries."""
+        config = make_config(len(self.info.selftest))
+        size = self.arena_size(config=config)
+        arena = aligned(size)
+        digest = ffi.new("uint64_t *")
+        status = lib.ep_selftest(self.model, config, ffi.from_buffer(arena), size, digest)
+        if status == lib.EP_ERR_SELFTEST:
+            raise EdgePosError(
+                f"{self.origin}: self-test digest {digest[0]:016x} computed, {self.info.digest:016x} in the bundle: "
+                "this machine does not compute what the bundle says; report the compiler and the processor"
+            )
+        check(status, f"{self.origin}, self-test")
+        return int(digest[0])

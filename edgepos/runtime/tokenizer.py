@@ -1,0 +1,88 @@
+"""The C tokenizer from Python: what a board encodes and decodes is what this does."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..errors import EdgePosError
+from .native import Image, check, ffi, int32_array, int32_pointer, lib
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    kind: "bpe-bytelevel" or "bpe-spm"; bos_id: int or None; eos_ids: tuple of ids; adds_bos: whether texts start with BOS.
+    """
+
+    def __init__(self, image: Image):
+        """Raises EdgePosError when the image carries no tokenizer."""
+        if image.info.tokenizer == 0:
+            raise EdgePosError(f"{image.origin}: the model carries no tokenizer; work with token ids")
+        self._image = image
+        self.kind = ("bpe-bytelevel", "bpe-spm")[image.info.tokenizer - 1]
+        self.bos_id = image.info.bos
+        self.eos_ids = image.info.eos
+        self.adds_bos = bool(lib.ep_adds_bos(image.model))
+
+    def encode(self, text: str | bytes, bos: bool | None = None) -> list[int]:
+        """Ids of a text. ``bos``: put BOS in front; None does what the model wants.
+
+        Bytes that are not UTF-8 are encoded too. Raises EdgePosError for a str that no UTF-8 can hold or a BOS the model has not.
+        """
+        if isinstance(text, str):
+            try:
+                text = text.encode("utf-8", "surrogateescape")  # undecodable arguments of a command line are bytes again
+            except UnicodeEncodeError as error:
+                raise EdgePosError(f"text, character {error.start}: a lone surrogate; no UTF-8 can hold it") from None
+        bos = self.adds_bos if bos is None else bool(bos)
+        if bos and self.bos_id is None:
+            raise EdgePosError("bos=True, but this model has no BOS token; use bos=False")
+        room = len(text) + 2
+        ids, scratch = np.empty(room, np.int32), np.empty(4 * room, np.int32)
+        n = ffi.new("size_t *")
+        status = lib.ep_encode(
+            self._image.model, ffi.from_buffer(text), len(text), bos, int32_pointer(ids), room, int32_pointer(scratch), n
+        )
+        check(status, f"encoding {len(text)} bytes")
+        return ids[: n[0]].tolist()
+
+    def token_bytes(self, previous: int, token: int) -> bytes:
+        """Bytes of one token after ``previous`` (-1: none); maybe no whole code point, empty for control tokens.
+
+        Raises EdgePosError for an id outside the vocabulary.
+        """
+        pair = int32_array("token ids", [previous, token])
+        data, n = ffi.new("char **"), ffi.new("size_t *")
+        status = lib.ep_token_bytes(self._image.model, int(pair[0]), int(pair[1]), data, n)
+        check(status, f"token {token}, vocabulary {self._image.info.vocab}")
+        return ffi.buffer(data[0], n[0])[:]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Bytes of a row of ids. Raises EdgePosError for an id outside the vocabulary."""
+        parts, previous = [], -1
+        for token in ids:
+            parts.append(self.token_bytes(previous, token))
+            previous = token
+        return b"".join(parts)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of a row of ids; bytes that are not UTF-8 become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+
+class TextStream:
+    """Tokens to pieces of text that never split a code point: its bytes are held back until it is complete."""
+
+    def __init__(self, tokenizer: Tokenizer, previous: int = -1):
+        self._tokenizer = tokenizer
+        self._previous = previous
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """The text that this token completes, maybe ''."""
+        data = self._tokenizer.token_bytes(self._previous, token)
+        self._previous = token
+        return self._decoder.decode(data)
