@@ -1,0 +1,109 @@
+"""Accuracy of every format on the built-in and shared models.
+
+    python bench/accuracy.py [--json FILE] [--quick]
+
+stories260K: the 24 stories of TinyStories that its published figure is measured on (shared text). Tiny models: the same stories.
+Reference: the float graph in ONNX Runtime. `machinery` is the float graph with the bundle's own dequantized weights as reference, so only the
+integer arithmetic is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import edgepos
+from edgepos.export import load
+from edgepos.report.accuracy import compare
+from edgepos.report.windows import stories
+from edgepos.resources import TINY_MODELS, tiny_model_dir
+
+ROOT = Path(__file__).resolve().parent.parent
+FORMATS = [("w8g32", "kv16"), ("w8g32", "kv8"), ("w8", "kv16"), ("w8", "kv8")]
+
+
+def sources(shared: Path) -> dict[str, Path]:
+    """Name and path of every model measured here."""
+    found = {"stories260K": shared / "models" / "stories260K" / "stories260K.bin"}
+    return found | {name: tiny_model_dir(name) for name in TINY_MODELS}
+
+
+def story_windows(bundle, text: str, count: int) -> list[list[int]]:
+    """Token ids of the first stories, each with its BOS, cut at the context."""
+    return [bundle.tokenizer.encode(story)[: bundle.context] for story in stories(text, count)]
+
+
+class Shifted:
+    """A session whose tokens sit `by` positions later."""
+
+    def __init__(self, session, by: int):
+        self.session, self.by = session, by
+
+    def reset(self) -> None:
+        self.session.reset()
+
+    def eval(self, ids) -> np.ndarray:
+        return self.session.eval(ids, positions=np.arange(self.by, self.by + len(ids)))
+
+
+def rows_of(name: str, source: Path, text: str, count: int, folder: Path) -> list[dict]:
+    """One row per format and comparison."""
+    canonical = load(source)
+    reference = edgepos.reference(canonical)
+    rows = []
+    for weights, kv in FORMATS:
+        bundle = edgepos.export_bundle(source, folder / f"{name}-{weights}-{kv}.edgepos", weights=weights, kv=kv)
+        windows = story_windows(bundle, text, count)
+        label = f"{weights} a16 {kv}"
+        rows.append({"model": name, "format": label, "against": "float", **compare(reference, bundle.session(), windows)})
+        if (weights, kv) == ("w8g32", "kv16"):
+            own = edgepos.reference(canonical, weights_of=bundle)
+            rows.append({"model": name, "format": label, "against": "float, same weights", **compare(own, bundle.session(), windows)})
+            shifted = Shifted(bundle.session(), 1000)
+            rows.append({"model": name, "format": label + ", positions + 1000", "against": "float", **compare(reference, shifted, windows)})
+            onnx = bundle.session(engine="onnx")
+            rows.append({"model": name, "format": "model.onnx", "against": label, **compare(bundle.session(), onnx, windows)})
+    return rows
+
+
+def table(rows: list[dict]) -> Table:
+    """The rows as a table for a terminal."""
+    out = Table(title="Accuracy (KL in nats)", title_justify="left")
+    for column in ("model", "format", "against"):
+        out.add_column(column)
+    for column in ("tokens", "nats/token", "perplexity", "change", "KL", "KL p99", "top-1", "max error"):
+        out.add_column(column, justify="right")
+    for r in rows:
+        out.add_row(
+            r["model"], r["format"], r["against"], str(r["tokens"]), f"{r['nats_per_token']:.4f}", f"{r['perplexity']:.4f}",
+            f"{r['perplexity'] / r['perplexity_float'] - 1:+.3%}", f"{r['kl_mean']:.2e}", f"{r['kl_p99']:.2e}",
+            f"{r['top1_agreement']:.2%}", f"{r['max_logit_error']:.3g}",
+        )  # fmt: skip
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--quick", action="store_true", help="4 stories instead of 24")
+    arguments = parser.parse_args()
+    shared = Path(os.environ.get("EDGEPOS_SHARED", ROOT.parent / "shared"))
+    text = (shared / "text" / "tinystories.txt").read_text("utf-8")
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
+        for name, source in sources(shared).items():
+            rows += rows_of(name, source, text, 4 if arguments.quick else 24, Path(folder))
+    Console(width=170).print(table(rows))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

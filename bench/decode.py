@@ -1,0 +1,105 @@
+"""Decode speed of `edgepos-run` against the memory bandwidth of this machine, measured in the same run.
+
+    python bench/decode.py [BUNDLE ...] [--tokens N] [--runs N] [--program PATH] [--json FILE]
+
+Without bundles the tiny models are exported. Rows: tokens per second (median of the runs), bytes read per token, the bound
+bandwidth / bytes, peak resident memory of the program beside file + KV + 30 MB. Small models fit in the caches: their bound is that of
+memory and says nothing about them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import edgepos
+from edgepos.resources import TINY_MODELS, c_runtime_dir, tiny_model_dir
+
+
+def bandwidth() -> float:
+    """Bytes per second that one thread reads from memory: the best of several sums over 512 MB."""
+    block = np.ones(1 << 26, np.int64)
+    best = 0.0
+    for _ in range(5):
+        started = time.perf_counter()
+        block.max()
+        best = max(best, block.nbytes / (time.perf_counter() - started))
+    return best
+
+
+def build_program(folder: Path) -> Path:
+    """edgepos-run built from the packaged sources at -O3."""
+    build = folder / "build"
+    source = c_runtime_dir()
+    subprocess.run(["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", build, "--target", "edgepos-run"], check=True, stdout=subprocess.DEVNULL)
+    return next(p for p in build.rglob("edgepos-run") if p.is_file())
+
+
+def run_once(program: Path, bundle, tokens: int) -> tuple[float, int]:
+    """(tokens per second, peak resident bytes) of one run."""
+    command = [program, bundle.model_path, "--ids", "1", "-n", str(tokens), "--context", str(tokens + 1), "--ignore-eos", "--ids-out"]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    message = child.stderr.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    speed = re.search(r"([\d.]+) tokens/s", message)
+    if status or not speed:
+        sys.exit(f"{program}: {message.strip()}")
+    return float(speed.group(1)), usage.ru_maxrss * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundles", nargs="*", type=Path)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--program", type=Path, help="an edgepos-run that is already built")
+    parser.add_argument("--json", type=Path)
+    a = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="edgepos-") as name:
+        folder = Path(name)
+        program = a.program or build_program(folder)
+        paths = a.bundles or [edgepos.export_bundle(tiny_model_dir(m), folder / f"{m}.edgepos").path for m in TINY_MODELS]
+        rate = bandwidth()
+        rows = []
+        for path in paths:
+            bundle = edgepos.open(path)
+            info = bundle.image.info
+            results = [run_once(program, bundle, min(a.tokens, bundle.context - 1)) for _ in range(a.runs)]
+            speeds = [speed for speed, _ in results]
+            per_token = info.weight_bytes_per_token + info.kv_bytes_per_token * a.tokens // 2
+            allowed = bundle.model_path.stat().st_size + info.kv_bytes_per_token * (a.tokens + 1) + 30_000_000
+            rows.append(
+                {
+                    "model": path.stem, "tokens_per_second": statistics.median(speeds), "min": min(speeds), "max": max(speeds),
+                    "bytes_per_token": per_token, "bound": rate / per_token, "bandwidth": rate,
+                    "rss": max(rss for _, rss in results), "rss_allowed": allowed,
+                }  # fmt: skip
+            )
+    table = Table(title=f"Decode, 1 thread; memory reads {rate / 1e9:.1f} GB/s in this run", title_justify="left")
+    for column in ("model", "tokens/s", "min…max", "bytes/token", "bound tokens/s", "peak RSS MB", "file + KV + 30 MB"):
+        table.add_column(column, justify="right")
+    for r in rows:
+        table.add_row(
+            r["model"], f"{r['tokens_per_second']:.0f}", f"{r['min']:.0f}…{r['max']:.0f}", f"{r['bytes_per_token']:,}",
+            f"{r['bound']:.0f}", f"{r['rss'] / 1e6:.1f}", f"{r['rss_allowed'] / 1e6:.1f}",
+        )  # fmt: skip
+    Console(width=140).print(table)
+    if a.json:
+        a.json.write_text(json.dumps({"rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
