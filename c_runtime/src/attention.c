@@ -1,0 +1,160 @@
+/* KV_WRITE and ATTENTION: scores in log2 units, the maximum first, then exact sums and one division per output. */
+#include "fixed.h"
+#include "session.h"
+
+static const ep_layer *layer_of(const ep_session *s, const int32_t *op) { return &s->layers[op[EP_O_P0]]; }
+
+/* Where head h keeps the slot: an index of scales, and times dim of data. */
+static size_t slot_of(const ep_session *s, int32_t h, int32_t slot) {
+  return (size_t)h * (size_t)s->cfg.context + (size_t)slot;
+}
+
+/* One vector into the cache. */
+static void store(const ep_session *s, void *data, void *scales, size_t at, const int32_t *x, int32_t dim) {
+  if (s->program.kv_bits == 16)
+    ((uint8_t *)scales)[at] = (uint8_t)s->kernels.narrow16((int16_t *)data + at * (size_t)dim, x, dim);
+  else
+    ((int32_t *)scales)[at] = ep_quant8((int8_t *)data + at * (size_t)dim, x, dim);
+}
+
+void ep_kv_write(ep_session *s, const int32_t *op, int32_t n) {
+  const ep_layer *l = layer_of(s, op);
+  for (int32_t t = 0; t < n; t++) {
+    const int32_t *k = ep_value(s, op[EP_O_IN0], t), *v = ep_value(s, op[EP_O_IN1], t);
+    for (int32_t h = 0; h < l->heads; h++) {
+      size_t at = slot_of(s, h, s->length + t);
+      store(s, l->k, l->k_scales, at, k + h * l->k_dim, l->k_dim);
+      store(s, l->v, l->v_scales, at, v + h * l->v_dim, l->v_dim);
+    }
+  }
+}
+
+/* One query of one head against the slots it sees. */
+typedef struct query {
+  const ep_session *s;
+  ep_lane *lane;
+  const ep_layer *layer;
+  const int32_t *op;
+  size_t first;   /* index of the KV head's slot 0 */
+  int32_t head, visible, position;
+} query;
+
+/* sigma_j, 16 fractional bits, log2 units. */
+static void score(const query *a, const int32_t *x) {
+  const ep_kernels *kernels = &a->s->kernels;
+  int32_t dim = a->layer->k_dim, m = a->op[EP_O_P0 + 2], wide = a->s->program.kv_bits == 16;
+  int32_t shift = a->op[EP_O_P0 + 3] - kernels->narrow16(a->lane->q, x, dim), *sigma = a->lane->scores;
+  uint64_t count = 0;
+  for (int32_t j = 0; j < a->visible; j += EP_TILE) {
+    int32_t n = a->visible - j < EP_TILE ? a->visible - j : EP_TILE;
+    size_t at = a->first + (size_t)j;
+    const int64_t *dot = a->lane->acc;
+    if (wide) {
+      const uint8_t *sk = (const uint8_t *)a->layer->k_scales + at;
+      kernels->score_kv16(a->lane->acc, a->lane->q, (const int16_t *)a->layer->k + at * (size_t)dim, dim, n);
+      for (int32_t i = 0; i < n; i++) sigma[j + i] = ep_requant(dot[i], m, shift - sk[i], &count);
+    } else {
+      const int32_t *ak = (const int32_t *)a->layer->k_scales + at;
+      kernels->score_kv8(a->lane->acc, a->lane->q, (const int8_t *)a->layer->k + at * (size_t)dim, dim, n);
+      for (int32_t i = 0; i < n; i++) sigma[j + i] = ep_requant(dot[i] * ak[i], m, shift, &count);
+    }
+  }
+  a->lane->saturations += count;
+}
+
+static void add_alibi(const query *a) {
+  if (a->op[EP_O_T0] < 0) return;
+  uint32_t slope = (uint32_t)ep_i32(&a->s->program, a->op[EP_O_T0])[a->head];
+  for (int32_t j = 0; j < a->visible; j++) {
+    uint32_t distance = (uint32_t)(a->position - a->s->positions[j]); /* positions ascend: never negative */
+    a->lane->scores[j] = ep_sat32(a->lane->scores[j] - ep_alibi_bias(slope, distance, a->op[EP_O_P0 + 6]));
+  }
+}
+
+/* p_j in place of sigma_j; returns their sum. */
+static uint64_t exponentials(const query *a) {
+  int32_t *p = a->lane->scores, W = a->op[EP_O_P0 + 4];
+  int64_t most = INT32_MIN;
+  uint64_t sum = 0;
+  for (int32_t j = 0; j < a->visible; j++)
+    if (p[j] > most) most = p[j];
+  for (int32_t j = 0; j < a->visible; j++) {
+    p[j] = ep_exp2_neg(most - p[j], W);
+    sum += (uint64_t)p[j];
+  }
+  return sum;
+}
+
+static void mix16(const query *a, uint64_t sum, int32_t *out) {
+  const uint8_t *sv = (const uint8_t *)a->layer->v_scales + a->first;
+  int32_t *p = a->lane->scores, dim = a->layer->v_dim, most = 0;
+  uint64_t count = 0;
+  for (int32_t j = 0; j < a->visible; j++)
+    if (sv[j] > most) most = sv[j];
+  for (int32_t j = 0; j < a->visible; j++) p[j] = (int32_t)ep_rshift_round(p[j], most - sv[j]);
+  a->s->kernels.mix_kv16(a->lane->acc, p, (const int16_t *)a->layer->v + a->first * (size_t)dim, dim, a->visible);
+  ep_scale r = ep_recip(sum);
+  for (int32_t i = 0; i < dim; i++) out[i] = ep_requant(a->lane->acc[i], r.m, r.e + a->op[EP_O_P0 + 5] - most, &count);
+  a->lane->saturations += count;
+}
+
+static void mix8(const query *a, uint64_t sum, int32_t *out) {
+  const int32_t *av = (const int32_t *)a->layer->v_scales + a->first;
+  int32_t *p = a->lane->scores, dim = a->layer->v_dim, most = 0;
+  uint64_t count = 0, never = 0;
+  for (int32_t j = 0; j < a->visible; j++)
+    if (av[j] > most) most = av[j];
+  if (most == 0) {
+    memset(out, 0, (size_t)dim * sizeof *out);
+    return;
+  }
+  ep_scale r = ep_recip((uint64_t)most);
+  for (int32_t j = 0; j < a->visible; j++) p[j] = ep_requant((int64_t)p[j] * av[j], r.m, r.e, &never);
+  a->s->kernels.mix_kv8(a->lane->acc, p, (const int8_t *)a->layer->v + a->first * (size_t)dim, dim, a->visible);
+  r = ep_recip(127 * sum);
+  int64_t gain = (int64_t)most * r.m;
+  int32_t k = ep_bitlen((uint64_t)gain) - 31;
+  if (k < 0) k = 0;
+  int32_t m = ep_sat32(ep_rshift_round(gain, k));
+  for (int32_t i = 0; i < dim; i++) out[i] = ep_requant(a->lane->acc[i], m, r.e + a->op[EP_O_P0 + 5] - k, &count);
+  a->lane->saturations += count;
+}
+
+static void attend(const query *a, const int32_t *x, int32_t *out) {
+  score(a, x);
+  add_alibi(a);
+  uint64_t sum = exponentials(a);
+  memset(a->lane->acc, 0, (size_t)a->layer->v_dim * sizeof *a->lane->acc);
+  if (a->s->program.kv_bits == 16)
+    mix16(a, sum, out);
+  else
+    mix8(a, sum, out);
+}
+
+typedef struct job {
+  ep_session *s;
+  const int32_t *op;
+  int32_t tokens, lanes;
+} job;
+
+/* Part i of all pairs of a head and a token, head by head. */
+static void task(void *arg, int32_t i) {
+  const job *b = (const job *)arg;
+  const ep_layer *l = layer_of(b->s, b->op);
+  int32_t heads = b->op[EP_O_P0 + 1];
+  int64_t pairs = (int64_t)heads * b->tokens, end = pairs * (i + 1) / b->lanes;
+  for (int64_t pair = pairs * i / b->lanes; pair < end; pair++) {
+    int32_t h = (int32_t)(pair / b->tokens), t = (int32_t)(pair % b->tokens), slot = b->s->length + t;
+    query a = {.s = b->s, .lane = &b->s->lanes[i], .layer = l, .op = b->op, .head = h, .visible = slot + 1};
+    a.first = slot_of(b->s, h / (heads / l->heads), 0);
+    a.position = b->s->positions[slot];
+    attend(&a, ep_value(b->s, b->op[EP_O_IN0], t) + h * l->k_dim, ep_value(b->s, b->op[EP_O_OUT], t) + h * l->v_dim);
+  }
+}
+
+void ep_attention(ep_session *s, const int32_t *op, int32_t n) {
+  const ep_layer *l = layer_of(s, op);
+  int64_t products = (int64_t)op[EP_O_P0 + 1] * n * (l->k_dim + l->v_dim) * (s->length + n);
+  job b = {s, op, n, ep_lanes_for(s, products)};
+  ep_run_lanes(s, task, &b, b.lanes);
+}

@@ -1,0 +1,155 @@
+/* The operators of docs/arithmetic.md section 3, each for the n tokens of a batch. */
+#include "fixed.h"
+#include "session.h"
+
+void ep_run_lanes(ep_session *s, ep_task fn, void *arg, int32_t lanes) {
+  if (lanes > 1)
+    s->cfg.parallel(s->cfg.pool, fn, arg, lanes);
+  else
+    fn(arg, 0);
+  for (int32_t i = 0; i < lanes; i++) {
+    s->saturations += s->lanes[i].saturations;
+    s->lanes[i].saturations = 0;
+  }
+}
+
+static void embed(ep_session *s, const int32_t *op, int32_t n) {
+  const ep_program *p = &s->program;
+  int32_t width = ep_width(p, op[EP_O_OUT]), cols = ep_cols(p, op[EP_O_T0]);
+  for (int32_t t = 0; t < n; t++) {
+    size_t row = (size_t)s->tokens[t];
+    const int8_t *w = ep_i8(p, op[EP_O_T0]) + row * (size_t)cols;
+    const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) + row * (size_t)(cols / 32) : NULL;
+    const int32_t *scale = ep_i32(p, op[EP_O_T2]) + 2 * row;
+    int32_t *y = ep_value(s, op[EP_O_OUT], t);
+    for (int32_t k = 0; k < width; k++)
+      y[k] = ep_requant(g ? w[k] * g[k / 32] : w[k], scale[0], scale[1] + op[EP_O_P0], &s->saturations);
+  }
+}
+
+/* d * x_i - sum for LayerNorm, x_i for RMSNorm. */
+static int64_t centered(int32_t x, int32_t d, int64_t sum, int32_t center) { return center ? (int64_t)d * x - sum : x; }
+
+static void norm_token(ep_session *s, const int32_t *op, const int32_t *x, int32_t *y) {
+  const ep_program *p = &s->program;
+  const int32_t *gamma = ep_i32(p, op[EP_O_T0]), *beta = op[EP_O_T1] >= 0 ? ep_i32(p, op[EP_O_T1]) : NULL;
+  int32_t d = ep_width(p, op[EP_O_IN0]), center = op[EP_O_P0];
+  int64_t sum = 0;
+  uint64_t largest = 0, squares = 0;
+  for (int32_t i = 0; i < d && center; i++) sum += x[i];
+  for (int32_t i = 0; i < d; i++) {
+    uint64_t c = ep_abs(centered(x[i], d, sum, center));
+    if (c > largest) largest = c;
+  }
+  int32_t bits = (62 - ep_bitlen((uint64_t)(d - 1))) >> 1; /* so that the squares add up to at most 2^62 */
+  int32_t pre = ep_bitlen(largest) - (bits < 30 ? bits : 30);
+  if (pre < 0) pre = 0;
+  for (int32_t i = 0; i < d; i++) {
+    int64_t c = ep_rshift_round(centered(x[i], d, sum, center), pre);
+    squares += (uint64_t)(c * c);
+  }
+  int64_t epsilon = ep_rshift_round(op[EP_O_P0 + 1], op[EP_O_P0 + 2] + 2 * pre);
+  if (epsilon > (int64_t)1 << 62) epsilon = (int64_t)1 << 62;
+  ep_scale r = ep_rsqrt(squares + (uint64_t)epsilon);
+  for (int32_t i = 0; i < d; i++) {
+    int64_t c = ep_rshift_round(centered(x[i], d, sum, center), pre);
+    y[i] = ep_requant(c * gamma[i], r.m, r.e + op[EP_O_P0 + 3], &s->saturations);
+    if (beta) y[i] = ep_sat32_count((int64_t)y[i] + beta[i], &s->saturations);
+  }
+}
+
+static void norm(ep_session *s, const int32_t *op, int32_t n) {
+  for (int32_t t = 0; t < n; t++) norm_token(s, op, ep_value(s, op[EP_O_IN0], t), ep_value(s, op[EP_O_OUT], t));
+}
+
+static void add(ep_session *s, const int32_t *op, int32_t n) {
+  int32_t width = ep_width(&s->program, op[EP_O_OUT]);
+  int64_t ka = (int64_t)1 << op[EP_O_P0], kb = (int64_t)1 << op[EP_O_P0 + 1];
+  for (int32_t t = 0; t < n; t++) {
+    const int32_t *a = ep_value(s, op[EP_O_IN0], t), *b = ep_value(s, op[EP_O_IN1], t);
+    int32_t *y = ep_value(s, op[EP_O_OUT], t);
+    for (int32_t i = 0; i < width; i++)
+      y[i] = ep_sat32_count(ep_rshift_round(a[i] * ka + b[i] * kb, op[EP_O_P0 + 2]), &s->saturations);
+  }
+}
+
+static void mul(ep_session *s, const int32_t *op, int32_t n) {
+  int32_t width = ep_width(&s->program, op[EP_O_OUT]);
+  for (int32_t t = 0; t < n; t++) {
+    const int32_t *a = ep_value(s, op[EP_O_IN0], t), *b = ep_value(s, op[EP_O_IN1], t);
+    int32_t *y = ep_value(s, op[EP_O_OUT], t);
+    for (int32_t i = 0; i < width; i++)
+      y[i] = ep_sat32_count(ep_rshift_round((int64_t)a[i] * b[i], op[EP_O_P0]), &s->saturations);
+  }
+}
+
+/* An activation function: steps of 1/64 over [-16, 16), linear between them, exact ends. */
+static int64_t activation(const int32_t *op, const int32_t *table, int32_t x) {
+  int32_t u = ep_sat32(ep_rshift_round(x, op[EP_O_P0])); /* 24 fractional bits */
+  int below = u < -(1 << 28), above = u >= 1 << 28;
+  if ((below && op[EP_O_P0 + 2]) || (above && op[EP_O_P0 + 3])) return ep_rshift_round(x, op[EP_O_P0 + 4]);
+  int32_t v = below ? 0 : above ? 1 << 29 : u + (1 << 28), i = v >> 18, f = v & 0x3ffff;
+  int64_t y = table[i] * (int64_t)0x40000;
+  if (f) y += ((int64_t)table[i + 1] - table[i]) * f;
+  return ep_rshift_round(y, op[EP_O_P0 + 1]);
+}
+
+static void act(ep_session *s, const int32_t *op, int32_t n) {
+  const int32_t *table = ep_i32(&s->program, op[EP_O_T0]);
+  int32_t width = ep_width(&s->program, op[EP_O_OUT]);
+  for (int32_t t = 0; t < n; t++) {
+    const int32_t *x = ep_value(s, op[EP_O_IN0], t);
+    int32_t *y = ep_value(s, op[EP_O_OUT], t);
+    for (int32_t i = 0; i < width; i++) y[i] = ep_sat32_count(activation(op, table, x[i]), &s->saturations);
+  }
+}
+
+static void rope_token(ep_session *s, const int32_t *op, uint32_t position, int32_t *y) {
+  const int32_t *increments = ep_i32(&s->program, op[EP_O_T0]);
+  int32_t pairs = ep_rows(&s->program, op[EP_O_T0]), heads = op[EP_O_P0], dim = op[EP_O_P0 + 1];
+  int32_t interleaved = op[EP_O_P0 + 2], m = op[EP_O_P0 + 3], shift = op[EP_O_P0 + 4];
+  for (int32_t j = 0; j < pairs; j++) {
+    int32_t cosine, sine, first = interleaved ? 2 * j : j, second = interleaved ? 2 * j + 1 : j + pairs;
+    uint64_t increment = (uint64_t)(uint32_t)increments[2 * j] | (uint64_t)(uint32_t)increments[2 * j + 1] << 32;
+    ep_sincos_q15(ep_rope_phase(position, increment), &cosine, &sine);
+    for (int32_t h = 0; h < heads; h++) {
+      int64_t a = y[h * dim + first], b = y[h * dim + second];
+      y[h * dim + first] = ep_requant(a * cosine - b * sine, m, shift, &s->saturations);
+      y[h * dim + second] = ep_requant(a * sine + b * cosine, m, shift, &s->saturations);
+    }
+  }
+}
+
+static void rope(ep_session *s, const int32_t *op, int32_t n) {
+  int32_t width = ep_width(&s->program, op[EP_O_OUT]);
+  for (int32_t t = 0; t < n; t++) {
+    const int32_t *x = ep_value(s, op[EP_O_IN0], t);
+    int32_t *y = ep_value(s, op[EP_O_OUT], t);
+    if (x != y) memcpy(y, x, (size_t)width * sizeof *y);
+    rope_token(s, op, (uint32_t)s->positions[s->length + t], y);
+  }
+}
+
+void ep_report(ep_session *s, int32_t i, int32_t n, const int32_t *data, uint64_t saturations) {
+  if (!s->trace) return;
+  const int32_t *op = ep_op(&s->program, i), *value = s->program.values + (size_t)op[EP_O_OUT] * EP_VALUE_WORDS;
+  ep_trace_event event = {i, op[EP_O_CODE], op[EP_O_OUT], s->call_token, n, value[EP_V_WIDTH], value[EP_V_F], data, saturations};
+  s->trace(s->trace_user, &event);
+}
+
+void ep_exec(ep_session *s, int32_t i, int32_t n) {
+  const int32_t *op = ep_op(&s->program, i);
+  uint64_t before = s->saturations;
+  switch (op[EP_O_CODE]) {
+    case EP_EMBED: embed(s, op, n); break;
+    case EP_NORM: norm(s, op, n); break;
+    case EP_LINEAR: ep_linear(s, op, n, ep_value(s, op[EP_O_OUT], 0)); break;
+    case EP_ADD: add(s, op, n); break;
+    case EP_MUL: mul(s, op, n); break;
+    case EP_ACT: act(s, op, n); break;
+    case EP_ROPE: rope(s, op, n); break;
+    case EP_KV_WRITE: ep_kv_write(s, op, n); return;
+    case EP_ATTENTION: ep_attention(s, op, n); break;
+  }
+  ep_report(s, i, n, ep_value(s, op[EP_O_OUT], 0), s->saturations - before);
+}

@@ -1,0 +1,84 @@
+/* LINEAR: one narrowing per token, rows outside, tokens inside, cut by rows for several threads. */
+#include "fixed.h"
+#include "session.h"
+
+void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n) {
+  int32_t width = ep_width(&s->program, op[EP_O_IN0]), cols = ep_cols(&s->program, op[EP_O_T0]);
+  for (int32_t t = 0; t < n; t++) {
+    int16_t *q = s->narrow + (size_t)t * (size_t)cols;
+    s->shifts[t] = s->kernels.narrow16(q, ep_value(s, op[EP_O_IN0], t), width);
+    memset(q + width, 0, (size_t)(cols - width) * sizeof *q);
+  }
+}
+
+/* Sums of a tile to Fixed values, with the row scales and the bias. */
+static void finish(const ep_session *s, ep_lane *lane, const int32_t *op, const ep_tile *tile, int32_t t, int32_t row,
+                   int32_t *out, size_t stride) {
+  const ep_program *p = &s->program;
+  const int32_t *scales = ep_i32(p, op[EP_O_T2]) + 2 * (size_t)row;
+  const int32_t *bias = op[EP_O_T3] >= 0 ? ep_i32(p, op[EP_O_T3]) + row : NULL;
+  uint64_t count = 0;
+  for (int32_t i = 0; i < tile->tokens; i++) {
+    const int64_t *acc = lane->acc + (size_t)i * (size_t)tile->rows;
+    int32_t *y = out + (size_t)i * stride, shift = op[EP_O_P0] - s->shifts[t + i];
+    for (int32_t r = 0; r < tile->rows; r++) {
+      y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, &count);
+      if (bias) y[r] = ep_sat32_count((int64_t)y[r] + bias[r], &count);
+    }
+  }
+  lane->saturations += count;
+}
+
+void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32_t t, int32_t tokens, int32_t from, int32_t to,
+                    int32_t *out, size_t stride) {
+  const ep_program *p = &s->program;
+  int32_t cols = ep_cols(p, op[EP_O_T0]), most_tokens = tokens < EP_TILE_TOKENS ? tokens : EP_TILE_TOKENS;
+  int32_t most_rows = EP_TILE / most_tokens;
+  for (int32_t row = from; row < to; row += most_rows) {
+    for (int32_t i = 0; i < tokens; i += most_tokens) {
+      ep_tile tile = {.w = ep_i8(p, op[EP_O_T0]) + (size_t)row * (size_t)cols,
+                      .x = s->narrow + (size_t)(t + i) * (size_t)cols,
+                      .cols = cols,
+                      .rows = to - row < most_rows ? to - row : most_rows,
+                      .tokens = tokens - i < most_tokens ? tokens - i : most_tokens};
+      if (op[EP_O_T1] >= 0) {
+        tile.g = ep_i16(p, op[EP_O_T1]) + (size_t)row * (size_t)(cols / 32);
+        s->kernels.linear_w8g32(lane->acc, &tile);
+      } else {
+        s->kernels.linear_w8(lane->acc, &tile);
+      }
+      finish(s, lane, op, &tile, t + i, row, out + (size_t)i * stride + (row - from), stride);
+    }
+  }
+}
+
+int32_t ep_lanes_for(const ep_session *s, int64_t products) {
+  int64_t lanes = products >> 15; /* handing out less work than this costs more than it saves */
+  if (lanes > s->cfg.threads) lanes = s->cfg.threads;
+  return lanes > 1 ? (int32_t)lanes : 1;
+}
+
+int32_t ep_part(int32_t total, int32_t i, int32_t lanes) {
+  int32_t blocks = total / 16; /* whole blocks of rows for kernels that take several at a time */
+  return i == lanes ? total : (int32_t)((int64_t)blocks * i / lanes) * 16;
+}
+
+typedef struct job {
+  ep_session *s;
+  const int32_t *op;
+  int32_t *out;
+  int32_t tokens, rows, lanes;
+} job;
+
+static void task(void *arg, int32_t i) {
+  const job *j = (const job *)arg;
+  int32_t from = ep_part(j->rows, i, j->lanes), to = ep_part(j->rows, i + 1, j->lanes);
+  ep_linear_rows(j->s, &j->s->lanes[i], j->op, 0, j->tokens, from, to, j->out + from, (size_t)j->rows);
+}
+
+void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {
+  int32_t rows = ep_rows(&s->program, op[EP_O_T0]), cols = ep_cols(&s->program, op[EP_O_T0]);
+  job j = {s, op, out, n, rows, ep_lanes_for(s, (int64_t)rows * cols * n)};
+  ep_linear_narrow(s, op, n);
+  ep_run_lanes(s, task, &j, j.lanes);
+}

@@ -1,0 +1,169 @@
+/* Sessions: the arena, evaluation, reset and rewind. */
+#include "session.h"
+
+/* Hands out the arena front to back; with no base it only measures. */
+typedef struct arena {
+  uint8_t *base;
+  uint64_t used;
+} arena;
+
+static void *take(arena *a, uint64_t count, uint64_t size) {
+  void *p = a->base ? a->base + a->used : NULL;
+  a->used += (count * size + EP_ALIGN - 1) & ~(uint64_t)(EP_ALIGN - 1);
+  return p;
+}
+
+static void lay_out_layer(const ep_session *s, arena *a, const int32_t *record, ep_layer *l) {
+  uint64_t data = s->program.kv_bits == 16 ? 2 : 1, scale = s->program.kv_bits == 16 ? 1 : 4;
+  uint64_t slots = (uint64_t)record[EP_KV_HEADS] * (uint64_t)s->cfg.context;
+  l->heads = record[EP_KV_HEADS];
+  l->k_dim = record[EP_KV_K_DIM];
+  l->v_dim = record[EP_KV_V_DIM];
+  l->k = take(a, slots * (uint64_t)l->k_dim, data);
+  l->v = take(a, slots * (uint64_t)l->v_dim, data);
+  l->k_scales = take(a, slots, scale);
+  l->v_scales = take(a, slots, scale);
+}
+
+static void lay_out_lane(const ep_session *s, arena *a, ep_lane *l) {
+  const ep_program *p = &s->program;
+  memset(l, 0, sizeof *l);
+  l->acc = (int64_t *)take(a, p->v_dim > EP_TILE ? (uint64_t)p->v_dim : EP_TILE, sizeof *l->acc);
+  l->scores = (int32_t *)take(a, p->n_kv ? (uint64_t)s->cfg.context : 0, sizeof *l->scores);
+  l->q = (int16_t *)take(a, (uint64_t)p->k_dim, sizeof *l->q);
+  l->tile = (int32_t *)take(a, EP_TILE, sizeof *l->tile);
+}
+
+/* Sizes stay far below 2^64: 2^12 layers of 2^10 heads, 2^18 slots and 2 * 512 components are 2^52 bytes. */
+static uint64_t lay_out(ep_session *s, uint8_t *base) {
+  const ep_program *p = &s->program;
+  uint64_t batch = (uint64_t)s->cfg.n_batch;
+  arena a = {base, 0};
+  take(&a, 1, sizeof *s);
+  s->layers = (ep_layer *)take(&a, (uint64_t)p->n_kv, sizeof *s->layers);
+  s->lanes = (ep_lane *)take(&a, (uint64_t)s->cfg.threads, sizeof *s->lanes);
+  s->positions = (int32_t *)take(&a, (uint64_t)s->cfg.context, sizeof *s->positions);
+  s->values = (int32_t *)take(&a, (uint64_t)p->header[EP_H_PLAN_WIDTH] * batch, sizeof *s->values);
+  s->row = (int32_t *)take(&a, (uint64_t)ep_width(p, ep_head_input(s)), sizeof *s->row);
+  s->narrow = (int16_t *)take(&a, (uint64_t)p->longest_row * batch, sizeof *s->narrow);
+  s->shifts = (int32_t *)take(&a, batch, sizeof *s->shifts);
+  for (int32_t i = 0; i < p->n_kv; i++) {
+    ep_layer measured, *l = base ? &s->layers[i] : &measured;
+    lay_out_layer(s, &a, p->kv + (size_t)i * EP_KV_WORDS, l);
+  }
+  if (!base) { /* all lanes are alike */
+    ep_lane measured;
+    uint64_t before = a.used;
+    lay_out_lane(s, &a, &measured);
+    return before + (a.used - before) * (uint64_t)s->cfg.threads;
+  }
+  for (int32_t i = 0; i < s->cfg.threads; i++) lay_out_lane(s, &a, &s->lanes[i]);
+  return a.used;
+}
+
+/* An empty session outside its arena, and the bytes it needs. */
+static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *cfg, size_t *bytes) {
+  memset(s, 0, sizeof *s);
+  if (!cfg || !ep_program_of(&s->program, model)) return EP_ERR_ARGUMENT;
+  s->cfg = *cfg;
+  if (cfg->context < 0 || cfg->context > s->program.context || cfg->n_batch < 0 || cfg->threads < 0) return EP_ERR_ARGUMENT;
+  if (cfg->context == 0) s->cfg.context = s->program.context;
+  if (cfg->n_batch == 0) s->cfg.n_batch = 16;
+  if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
+  if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
+  ep_choose_kernels(&s->kernels);
+  uint64_t need = lay_out(s, NULL);
+  if (need > SIZE_MAX) return EP_ERR_ARENA;
+  *bytes = (size_t)need;
+  return EP_OK;
+}
+
+ep_status ep_arena_size(const ep_model *model, const ep_config *cfg, size_t *bytes) {
+  ep_session s;
+  if (!bytes) return EP_ERR_ARGUMENT;
+  return prepare(&s, model, cfg, bytes);
+}
+
+ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_config *cfg, void *memory, size_t bytes) {
+  ep_session s;
+  size_t need;
+  if (!session || !memory) return EP_ERR_ARGUMENT;
+  if ((uintptr_t)memory % EP_ALIGN) return EP_ERR_ALIGNMENT;
+  ep_status st = prepare(&s, model, cfg, &need);
+  if (st != EP_OK) return st;
+  if (need > bytes) return EP_ERR_ARENA;
+  lay_out(&s, (uint8_t *)memory);
+  memcpy(memory, &s, sizeof s);
+  *session = (ep_session *)memory;
+  return EP_OK;
+}
+
+static ep_status check_tokens(const ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n) {
+  if (n < 1) return EP_ERR_ARGUMENT;
+  if (n > s->cfg.context - s->length) return EP_ERR_CONTEXT;
+  for (int32_t i = 0; i < n; i++)
+    if (tokens[i] < 0 || tokens[i] >= s->program.vocab) return EP_ERR_TOKEN;
+  int64_t last = s->length ? s->positions[s->length - 1] : -1;
+  if (!positions) return last + n > INT32_MAX ? EP_ERR_POSITION : EP_OK;
+  for (int32_t i = 0; i < n; i++) {
+    if (positions[i] <= last) return EP_ERR_POSITION;
+    last = positions[i];
+  }
+  return EP_OK;
+}
+
+void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *logits, uint64_t *digest) {
+  const ep_program *p = &s->program;
+  for (int32_t from = 0; from < n; from += s->cfg.n_batch) {
+    int32_t m = n - from < s->cfg.n_batch ? n - from : s->cfg.n_batch;
+    s->tokens = tokens + from;
+    s->call_token = from;
+    for (int32_t i = 0; i < p->head_start; i++) ep_exec(s, i, m);
+    int32_t v = ep_head_input(s);
+    memcpy(s->row, ep_value(s, v, m - 1), (size_t)ep_width(p, v) * sizeof *s->row);
+    if (logits) ep_head_logits(s, m, logits + (size_t)from * (size_t)p->vocab);
+    if (digest) ep_head_digest(s, m, digest);
+    s->length += m;
+  }
+  s->tokens = NULL;
+  s->has_row = 1;
+}
+
+ep_status ep_eval(ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n, int32_t *logits) {
+  if (!s || !tokens) return EP_ERR_ARGUMENT;
+  ep_status st = check_tokens(s, tokens, positions, n);
+  if (st != EP_OK) return st;
+  int32_t next = ep_next_position(s);
+  for (int32_t i = 0; i < n; i++) s->positions[s->length + i] = positions ? positions[i] : next + i;
+  ep_eval_checked(s, tokens, n, logits, NULL);
+  return EP_OK;
+}
+
+int32_t ep_length(const ep_session *s) { return s ? s->length : 0; }
+
+int32_t ep_next_position(const ep_session *s) {
+  if (!s || s->length == 0) return 0;
+  int32_t last = s->positions[s->length - 1];
+  return last < INT32_MAX ? last + 1 : INT32_MAX;
+}
+
+uint64_t ep_saturations(const ep_session *s) { return s ? s->saturations : 0; }
+
+void ep_reset(ep_session *s) {
+  if (!s) return;
+  s->length = s->has_row = 0;
+  s->saturations = 0;
+}
+
+ep_status ep_rewind(ep_session *s, int32_t n) {
+  if (!s || n < 0 || n > s->length) return EP_ERR_ARGUMENT;
+  s->length = n;
+  s->has_row = 0;
+  return EP_OK;
+}
+
+void ep_set_trace(ep_session *s, ep_trace trace, void *user) {
+  if (!s) return;
+  s->trace = trace;
+  s->trace_user = user;
+}

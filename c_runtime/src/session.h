@@ -1,0 +1,83 @@
+/* What a session holds in its arena, and how the executor is cut into files. */
+#ifndef EP_SESSION_H
+#define EP_SESSION_H
+
+#include "internal.h"
+#include "kernels/kernels.h"
+
+enum { EP_TILE = 128, EP_TILE_TOKENS = 16 }; /* sums of one kernel call; tokens among them at most */
+
+/* Scratch of one task that may run beside others. */
+typedef struct ep_lane {
+  uint64_t saturations;
+  int64_t *acc;        /* max(EP_TILE, v_dim) */
+  int32_t *scores;     /* context */
+  int16_t *q;          /* k_dim */
+  int32_t *tile;       /* EP_TILE logits */
+  int32_t best, token; /* argmax so far */
+} ep_lane;
+
+/* The KV cache of one layer: data [head][position][dim], scales [head][position]. */
+typedef struct ep_layer {
+  int32_t heads, k_dim, v_dim;
+  void *k, *v;               /* int16, or int8 for kv8 */
+  void *k_scales, *v_scales; /* uint8 shifts, or int32 for kv8 */
+} ep_layer;
+
+struct ep_session {
+  ep_program program;
+  ep_config cfg; /* defaults filled in: context, n_batch, threads >= 1 */
+  ep_kernels kernels;
+  ep_trace trace;
+  void *trace_user;
+  uint64_t saturations;
+  int32_t length;
+  int32_t has_row;       /* row holds the last token's input of the head */
+  int32_t call_token;    /* of the running call: index of the first token of the batch */
+  const int32_t *tokens; /* of the running batch */
+  int32_t *positions;    /* [context] */
+  int32_t *values;       /* [plan_width * n_batch] */
+  int32_t *row;
+  int16_t *narrow;       /* [n_batch][longest_row] */
+  int32_t *shifts;       /* [n_batch], of narrow */
+  ep_layer *layers;
+  ep_lane *lanes;        /* [threads] */
+};
+
+/* Value v of token t of the batch. */
+static inline int32_t *ep_value(const ep_session *s, int32_t v, int32_t t) {
+  const int32_t *r = s->program.values + (size_t)v * EP_VALUE_WORDS;
+  return s->values + (size_t)r[EP_V_OFFSET] * (size_t)s->cfg.n_batch + (size_t)t * (size_t)r[EP_V_WIDTH];
+}
+
+/* The value that the head starts from. */
+static inline int32_t ep_head_input(const ep_session *s) { return ep_op(&s->program, s->program.head_start)[EP_O_IN0]; }
+
+/* Run fn(arg, lane) for `lanes` lanes, beside each other if the session may, and add up their saturations. */
+void ep_run_lanes(ep_session *s, ep_task fn, void *arg, int32_t lanes);
+
+/* Operator i for n tokens, which go to the slots from s->length on. */
+void ep_exec(ep_session *s, int32_t i, int32_t n);
+void ep_report(ep_session *s, int32_t i, int32_t n, const int32_t *data, uint64_t saturations);
+
+/* LINEAR: narrow n tokens of the input once, ... */
+void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n);
+/* ... then compute rows [from, to) of `tokens` narrowed tokens from token t on: out[token * stride + row - from] ... */
+void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32_t t, int32_t tokens, int32_t from, int32_t to,
+                    int32_t *out, size_t stride);
+/* ... or all of it: out [n][rows]. */
+void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out);
+/* Into how many lanes to cut work of so many products, and where part i of n begins. */
+int32_t ep_lanes_for(const ep_session *s, int64_t products);
+int32_t ep_part(int32_t total, int32_t i, int32_t lanes);
+
+void ep_kv_write(ep_session *s, const int32_t *op, int32_t n);
+void ep_attention(ep_session *s, const int32_t *op, int32_t n);
+
+/* Evaluate tokens that have been checked; logits and digest may be NULL. */
+void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *logits, uint64_t *digest);
+/* The head for the n tokens of the batch. */
+void ep_head_logits(ep_session *s, int32_t n, int32_t *logits);
+void ep_head_digest(ep_session *s, int32_t n, uint64_t *digest);
+
+#endif
