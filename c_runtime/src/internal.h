@@ -2,9 +2,14 @@
 #ifndef EP_INTERNAL_H
 #define EP_INTERNAL_H
 
-#include <string.h>
-
 #include "edgepos.h"
+
+#if __STDC_HOSTED__
+#include <string.h>
+#else /* a freestanding compiler has no string.h */
+void *memcpy(void *restrict to, const void *restrict from, size_t n);
+void *memset(void *to, int value, size_t n);
+#endif
 
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "EdgePos images are read in place: the target must be little-endian"
