@@ -255,6 +255,7 @@ class _Reader:
                     )
             left, right = vocab[halves[0]], vocab[halves[1]]
             if (left, right) in rows:
-                raise FormatError(f"{self.origin}: merge {rank} {shorten(merge)} repeats merge {rows[left, right][2]}; keep one")
+                first = rows[left, right][2]
+                raise FormatError(f"{self.origin}: merge {rank} {shorten(merge)} repeats merge {first}; keep one")
             rows[left, right] = (left, right, rank, vocab["".join(halves)])
         return pairs_array(list(rows.values()))

@@ -26,7 +26,8 @@ class TokenizerSpec:
                  column: for bpe-spm, a character found here starts as that token instead of its bytes
     added:       ids whose ``tokens`` match literally in the text before anything else, longest first
     add_bos:     whether encoding starts with bos_id
-    add_prefix_space: whether a space is put before a text that is not empty
+    add_prefix_space: whether the token of a space is put before a text that is not empty (it may be
+                 joined afterwards, but is no part of the text's first character)
     pre_tokenizer: "none", or "gpt2": split by GPT-2's regular expression first
     strip_space_after_bos: whether decoding drops one leading space of the token after BOS
     source_json: the tokenizer.json it came from

@@ -100,7 +100,7 @@ def read_config(config: Config, context: int | None) -> LlamaShape:
     check_head_dim(config.origin, head_dim)
     act = config.text("hidden_act", default="silu")
     if act != "silu":
-        raise UnsupportedError(f"{config.origin}: hidden_act {shorten(act)} is not supported for Llama; supported: silu")
+        raise UnsupportedError(f"{config.origin}: hidden_act {shorten(act)} is not supported; supported: silu")
     limit = config.size("max_position_embeddings", default=2048)
     context = config.context(context, limit)
     window = config.size("sliding_window", default=context)
