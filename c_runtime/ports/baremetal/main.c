@@ -1,0 +1,127 @@
+/* The program `edgepos verify` runs on a board without an operating system: the bundle's self-test, or the tokens that
+ * follow a prompt. Model and request lie at the addresses of the linker script, put there before reset.
+ * Prints lines "name value": arena, tokens, centiseconds, stack, and digest or ids; "error" and the reason if it fails. */
+#include "edgepos.h"
+#include "request.h"
+#include "semihosting.h"
+
+extern const char model_start[], model_end[], request_start[];
+extern char arena_start[], arena_end[];
+extern uint32_t stack_bottom[], stack_top[];
+
+static void put_number(uint64_t value, uint32_t base, int digits) {
+  char text[21], *at = text + sizeof text - 1;
+  *at = 0;
+  do {
+    *--at = "0123456789abcdef"[value % base];
+    value /= base;
+  } while (value || text + sizeof text - 1 - at < digits);
+  semihosting_put(at);
+}
+
+static void put_line(const char *name, uint64_t value) {
+  semihosting_put(name);
+  semihosting_put(" ");
+  put_number(value, 10, 1);
+  semihosting_put("\n");
+}
+
+static int fail(const char *what, ep_status st) {
+  semihosting_put("error ");
+  semihosting_put(what);
+  semihosting_put(": ");
+  semihosting_put(ep_status_text(st));
+  semihosting_put("\n");
+  return 1;
+}
+
+static int selftest(const ep_model *model, const ep_info *info) {
+  const ep_config cfg = {.context = info->n_selftest};
+  size_t arena, room = (size_t)(arena_end - arena_start);
+  ep_status st = ep_arena_size(model, &cfg, &arena);
+  if (st != EP_OK) return fail("arena", st);
+  put_line("arena", arena);
+  uint64_t digest = 0;
+  uint32_t start = semihosting_centiseconds();
+  st = ep_selftest(model, &cfg, arena_start, room, &digest);
+  if (st != EP_OK && st != EP_ERR_SELFTEST) return fail("self-test", st);
+  put_line("centiseconds", semihosting_centiseconds() - start);
+  put_line("tokens", (uint64_t)info->n_selftest);
+  semihosting_put("digest ");
+  put_number(digest, 16, 16);
+  semihosting_put("\n");
+  return 0;
+}
+
+static int is_eos(const ep_info *info, int32_t token) {
+  for (int32_t i = 0; i < info->n_eos; i++)
+    if (info->eos[i] == token) return 1;
+  return 0;
+}
+
+/* As edgepos-run --ids … --ids-out: stops before an EOS and when the context is full. */
+static int generate(const ep_model *model, const ep_info *info, const request *ask) {
+  const ep_config cfg = {.context = ask->context};
+  const ep_sampling how = {ask->temperature, ask->top_k, ask->top_p};
+  const int32_t context = ask->context ? ask->context : info->context;
+  size_t arena, room = (size_t)(arena_end - arena_start), vocab = (size_t)info->vocab;
+  ep_session *session;
+  ep_status st = ep_arena_size(model, &cfg, &arena);
+  if (st != EP_OK) return fail("arena", st);
+  put_line("arena", arena);
+  st = ep_session_init(&session, model, &cfg, arena_start, room);
+  if (st != EP_OK) return fail("session", st);
+
+  if (how.temperature && (room - arena) / 8 < vocab) return fail("memory for sampling", EP_ERR_BUFFER);
+  int32_t *logits = (int32_t *)(void *)(arena_start + arena);
+  uint32_t *scratch = (uint32_t *)(void *)(logits + (how.temperature ? vocab : 0));
+  ep_rng rng;
+  ep_rng_seed(&rng, (uint64_t)ask->seed_high << 32 | ask->seed_low);
+
+  uint32_t start = semihosting_centiseconds();
+  st = ep_eval(session, ask->ids, NULL, ask->n_prompt, NULL);
+  if (st != EP_OK) return fail("prompt", st);
+  semihosting_put("ids");
+  for (int32_t i = 0; i < ask->n_new; i++) {
+    int32_t next = 0;
+    st = how.temperature ? ep_logits(session, logits) : ep_argmax(session, &next);
+    if (st == EP_OK && how.temperature) st = ep_sample(logits, info->vocab, info->logits_f, &how, &rng, scratch, &next);
+    if (st != EP_OK || is_eos(info, next)) break;
+    semihosting_put(" ");
+    put_number((uint64_t)next, 10, 1);
+    if (i + 1 == ask->n_new || ep_length(session) == context) break;
+    st = ep_eval(session, &next, NULL, 1, NULL);
+    if (st != EP_OK) break;
+  }
+  semihosting_put("\n");
+  if (st != EP_OK) return fail("generation", st);
+  put_line("centiseconds", semihosting_centiseconds() - start);
+  put_line("tokens", (uint64_t)ep_length(session));
+  return 0;
+}
+
+static int run(void) {
+  const request *ask = (const request *)(const void *)request_start;
+  if (ask->magic != REQUEST_MAGIC) return fail("no request in memory", EP_ERR_MAGIC);
+  if (ask->model_bytes > (size_t)(model_end - model_start)) return fail("model", EP_ERR_BUFFER);
+  if (ask->n_prompt < 0 || ask->n_prompt > REQUEST_PROMPT) return fail("prompt", EP_ERR_BUFFER);
+  ep_model model;
+  ep_info info;
+  ep_status st = ep_open(&model, model_start, ask->model_bytes, NULL);
+  if (st == EP_OK) st = ep_model_info(&model, &info);
+  if (st != EP_OK) return fail("model", st);
+  return ask->n_prompt ? generate(&model, &info, ask) : selftest(&model, &info);
+}
+
+/* Stack use is measured: words that were never written keep their paint. */
+enum { PAINT = 0x5afec0de, MARGIN = 32 };
+
+int main(void) {
+  uint32_t *here = __builtin_frame_address(0);
+  for (uint32_t *word = stack_bottom; word < here - MARGIN; word++) *word = PAINT;
+  int code = run();
+  uint32_t *word = stack_bottom;
+  while (word < stack_top && *word == PAINT) word++;
+  put_line("stack", (uint64_t)(uint32_t)((char *)stack_top - (char *)word));
+  return code;
+}

@@ -1,0 +1,64 @@
+"""What every board has in common, and what a run on one gives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..sampling import Sampling
+
+RUN_SECONDS = 600
+MAX_PROMPT = 8192
+
+
+@dataclass(frozen=True)
+class Job:
+    """Tokens to generate after `ids`, at most `n`, as the integers the C API takes."""
+
+    ids: Sequence[int]
+    n: int
+    how: Sampling
+    seed: int
+    context: int | None
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """A self-test's outcome on a board. `rate` in tokens/s, 0 where the clock saw no time pass; `stack` where it was measured."""
+
+    digest: int
+    arena: int
+    rate: float
+    stack: int | None = None
+
+
+@dataclass(frozen=True)
+class Board(ABC):
+    """A machine, real or emulated, with the compiler for it.
+
+    `cpu` and `kernels` are what the verification report names; `emulated` machines tell nothing about speed.
+    """
+
+    name: str
+    cpu: str
+    compiler: str
+    optimize: str = "-O2"
+    kernels: str = "generic"
+    emulated: bool = True
+
+    @abstractmethod
+    def needs(self) -> list[str]:
+        """Programs that must be installed."""
+
+    @abstractmethod
+    def selftest(self, runtime: Path, model: Path, tokens: Sequence[int]) -> SelfTest:
+        """Build `runtime`, run the self-test of `model`, whose tokens are given, and return what the board computed.
+
+        Raises EdgePosError when a tool is missing or building or running fails; not when the digest differs.
+        """
+
+    @abstractmethod
+    def generate(self, runtime: Path, model: Path, job: Job) -> list[int]:
+        """The ids that the board chooses after a prompt. Raises EdgePosError like `selftest`."""

@@ -1,0 +1,89 @@
+"""Builds a program from the runtime's sources, once per set of sources, compiler and flags."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..errors import EdgePosError
+from . import tools
+
+COMPILE_SECONDS = 120
+STANDARD = ("-std=c11",)
+
+
+def library_sources(runtime: Path) -> list[Path]:
+    """The C files of the runtime library. Raises EdgePosError when `runtime` is no runtime folder."""
+    sources = sorted([*(runtime / "src").glob("*.c"), *(runtime / "src" / "kernels").glob("*.c")])
+    if not sources or not (runtime / "include" / "edgepos.h").is_file():
+        raise EdgePosError(f"{runtime}: no runtime sources (src/*.c, include/edgepos.h) found; export the bundle again")
+    return sources
+
+
+def compile_objects(compiler: str, sources: Sequence[Path], includes: Sequence[Path], flags: Sequence[str], out: Path) -> list[Path]:
+    """Compile each source to an object file in `out`. Raises EdgePosError with the compiler's first error."""
+    path = tools.find(compiler)
+    options = [*STANDARD, *flags, *(f"-I{folder}" for folder in includes)]
+
+    def compile_one(source: Path) -> Path:
+        target = out / f"{source.parent.name}-{source.stem}.o"
+        done = tools.run([path, *options, "-c", source, "-o", target], COMPILE_SECONDS)
+        if done.returncode != 0:
+            raise EdgePosError(f"{compiler} does not compile {source.name}: {tools.first_error(done.stderr)}")
+        return target
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return list(pool.map(compile_one, sources))
+
+
+def program(
+    name: str,
+    runtime: Path,
+    compiler: str,
+    library_flags: Sequence[str],
+    main: Sequence[Path],
+    main_flags: Sequence[str],
+    link_flags: Sequence[str],
+) -> Path:
+    """The program of the library and the `main` sources, from the cache or built now."""
+    for file in main:
+        if not file.is_file():
+            raise EdgePosError(f"{runtime}: {file.relative_to(runtime)} is missing from this runtime; export the bundle again")
+    flags = [*library_flags, "--", *main_flags, "--", *link_flags]
+    target = _cache() / f"{name}-{_key(runtime, compiler, flags)}"
+    if target.is_file():
+        return target
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        out = Path(folder)
+        includes = [runtime / "include"]
+        objects = compile_objects(compiler, library_sources(runtime), includes, library_flags, out)
+        objects += compile_objects(compiler, main, [*includes, runtime / "ports"], main_flags, out)
+        done = tools.run([tools.find(compiler), *main_flags, *objects, *link_flags, "-o", out / name], COMPILE_SECONDS)
+        if done.returncode != 0:
+            raise EdgePosError(f"{compiler} does not link {name}: {tools.first_error(done.stderr)}")
+        os.replace(out / name, target)  # others may be building the same
+    return target
+
+
+def _key(runtime: Path, compiler: str, flags: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for part in (tools.find(compiler), tools.version(compiler), *flags):
+        digest.update(part.encode() + b"\0")
+    for file in sorted(runtime.rglob("*")):
+        if file.suffix in (".c", ".h", ".ld"):
+            digest.update(file.relative_to(runtime).as_posix().encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:24]
+
+
+def _cache() -> Path:
+    """A folder of this user's own: programs in it are run."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgepos" / "boards"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise EdgePosError(f"{folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME to a folder that can be written") from None
+    return folder

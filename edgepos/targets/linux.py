@@ -1,0 +1,76 @@
+"""Boards with an operating system: edgepos-run is built for them and run, directly or under qemu-user."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from ..errors import EdgePosError
+from . import build, tools
+from .boards import RUN_SECONDS, Board, Job, SelfTest
+
+
+@dataclass(frozen=True)
+class LinuxBoard(Board):
+    """`flags` for all C files; `library_flags` for the library's alone; `emulator` is a command to put in front."""
+
+    flags: tuple[str, ...] = ()
+    library_flags: tuple[str, ...] = ()
+    link_flags: tuple[str, ...] = ()
+    emulator: tuple[str, ...] = ()
+
+    def needs(self) -> list[str]:
+        return [self.compiler, *self.emulator[:1]]
+
+    def selftest(self, runtime: Path, model: Path, tokens: Sequence[int]) -> SelfTest:
+        # The self-test's tokens once more as a prompt: for the time they take and the arena.
+        prompt = ["--ids", ",".join(map(str, tokens)), "-n", "0", "--context", str(len(tokens))]
+        done = self._run(runtime, model, ["--selftest", *prompt], (0, 3))
+        digest = re.search(r"^self-test .* digest 0x([0-9a-f]{16})", done.stdout, re.M)
+        if not digest:
+            raise EdgePosError(f"{self.name}: edgepos-run printed no digest")
+        arena = re.search(r"arena (\d+) bytes", done.stderr)
+        rate = re.search(r"^prompt: .* ([\d.]+) tokens/s", done.stderr, re.M)
+        return SelfTest(int(digest[1], 16), int(arena[1]) if arena else 0, float(rate[1]) if rate else 0)
+
+    def generate(self, runtime: Path, model: Path, job: Job) -> list[int]:
+        arguments = ["--ids", ",".join(map(str, job.ids)), "-n", job.n, "--ids-out", "--seed", job.seed]
+        arguments += ["--temperature", _decimal(job.how.temperature), "--top-k", job.how.top_k, "--top-p", _decimal(job.how.top_p)]
+        if job.context is not None:
+            arguments += ["--context", job.context]
+        done = self._run(runtime, model, arguments, (0,))
+        return [int(word) for word in done.stdout.strip().split(",") if word]
+
+    def _run(self, runtime: Path, model: Path, arguments: Sequence, codes: Sequence[int]):
+        program = self._program(runtime)
+        emulator = [tools.find(self.emulator[0]), *self.emulator[1:]] if self.emulator else []
+        done = tools.run([*emulator, program, model, *arguments], RUN_SECONDS)
+        if done.returncode not in codes:
+            raise EdgePosError(f"{self.name}: edgepos-run ended with {done.returncode}: {tools.last_line(done.stderr)}")
+        return done
+
+    def _program(self, runtime: Path) -> Path:
+        for tool in self.needs():
+            tools.find(tool)
+        main = [runtime / "cli" / "edgepos_run.c", runtime / "ports" / "threads_pthread.c"]
+        flags = (self.optimize, "-pthread", *self.flags)
+        return build.program("edgepos-run", runtime, self.compiler, (*flags, *self.library_flags), main, flags, self.link_flags)
+
+
+def host_cpu() -> str:
+    """The processor's name as far as it is known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _decimal(q16: int) -> str:
+    """An integer of 1/65536 as an exact decimal."""
+    return f"{Decimal(q16) / 65536:f}"
