@@ -115,12 +115,14 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
             Op.ATTENTION, b.value(s.heads * s.v_dim), [q], [slopes], layer=layer, heads=s.heads,
             score_m=1549082005, score_shift=shift, w=w, out_shift=0, alibi_shift=15,
         )  # fmt: skip
-        x = b.op(Op.ADD, b.value(s.width), [x, b.linear(a, s.width, s)], la=1, lb=0, n=1)
+        o = b.linear(a, s.width, s)
+        x = b.op(Op.ADD, b.value(s.width), [x, o], la=1, lb=0, n=1)
         y = b.norm(x, s)
         gate, up = b.linear(y, s.inner, s, 20), b.linear(y, s.inner, s)
         gate = b.op(Op.ACT, b.value(s.inner), [gate], [table], in_shift=-8, out_shift=26, left=layer & 1, right=1, id_shift=0)
         y = b.op(Op.MUL, b.value(s.inner), [gate, up], n=22)
-        x = b.op(Op.ADD, b.value(s.width), [x, b.linear(y, s.width, s)], la=0, lb=2, n=1)
+        o = b.linear(y, s.width, s)
+        x = b.op(Op.ADD, b.value(s.width), [x, o], la=0, lb=2, n=1)
     head = len(b.ops)
     b.linear(b.norm(x, s), s.vocab, s, in_plan=False)
     selftest = b.tensor(rng.integers(0, s.vocab, min(12, s.context)).astype(np.int32))
