@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import mpmath
 import numpy as np
@@ -32,7 +32,8 @@ def exact_log2_slopes(spec: Alibi) -> tuple[mpmath.mpf, ...]:
 
 def relative_weight(error_log2: float) -> float:
     """Largest relative change of a softmax weight whose score is off by `error_log2`, in log2 units: 2^error − 1."""
-    return math.expm1(error_log2 * math.log(2))
+    with mpmath.workprec(EXACT_PREC):
+        return float(mpmath.expm1(error_log2 * mpmath.ln(2)))
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SlopePlan:
     method = "slope"
     bits = 32
 
-    @property
+    @cached_property
     def fraction_bits(self) -> int:
         """Fractional bits of the slopes: 31, less for slopes·log2(e) of 2 and more."""
         with mpmath.workprec(EXACT_PREC):
@@ -60,7 +61,7 @@ class SlopePlan:
         """alibi_shift of the ATTENTION operator: fraction_bits − 16, 15 for Q1.31."""
         return self.fraction_bits - BIAS_BITS
 
-    @property
+    @cached_property
     def slopes(self) -> np.ndarray:
         """slope · log2(e) · 2^fraction_bits, uint32 [heads], rounded half up from 256 bits."""
         with mpmath.workprec(EXACT_PREC):
@@ -87,6 +88,7 @@ class SlopePlan:
             result.append(min(POSITION_LIMIT, -(-whole // (2 * slope))) if slope else POSITION_LIMIT)
         return np.array(result, dtype=np.int64)
 
+    @cached_property
     def slope_errors(self) -> tuple[float, ...]:
         """|stored slope − slope·log2(e)| of each head, in log2 units per position, rounded up."""
         with mpmath.workprec(EXACT_PREC):
@@ -99,12 +101,12 @@ class SlopePlan:
 
         Holds while the bias is below 2^14, where it saturates (the weight is 0 long before).
         """
-        return float(np.nextafter(2.0**-17 + distance * max(self.slope_errors()), np.inf))
+        return float(np.nextafter(2.0**-17 + distance * max(self.slope_errors), np.inf))
 
     @property
     def bound(self) -> float:
-        """`bound_at` where each head's weight has become 0: the largest error of any bias that matters, in log2 units."""
-        reach = zip(self.zero_distance().tolist(), self.slope_errors())
+        """The largest error of any bias whose weight is not 0, in log2 units: `bound_at` each head's zero_distance."""
+        reach = zip(self.zero_distance().tolist(), self.slope_errors)
         return float(np.nextafter(2.0**-17 + max(d * e for d, e in reach), np.inf))
 
     @property
@@ -119,7 +121,7 @@ class SlopePlan:
             "method": self.method,
             "fraction_bits": self.fraction_bits,
             "rounding": 2.0**-17,
-            "slope_errors": list(self.slope_errors()),
+            "slope_errors": list(self.slope_errors),
             "zero_distance": self.zero_distance().tolist(),
             "bound": self.bound,
             "bound_weight": self.bound_weight,
@@ -149,16 +151,22 @@ class BiasTablePlan:
         self.table.flags.writeable = False
 
     def _row(self, slope: mpmath.mpf) -> np.ndarray:
-        """Correctly rounded entries of one head, int64 [context], in exact integer arithmetic on a 2^−128 slope."""
+        """Correctly rounded entries of one head, int64 [context].
+
+        The slope lies between two neighbouring multiples of 2^−128; where both round alike, the entry is proven.
+        """
         with mpmath.workprec(EXACT_PREC):
-            fine = int(mpmath.floor(mpmath.ldexp(slope, 128)))
+            low = int(mpmath.floor(mpmath.ldexp(slope, 128)))
         drop = 128 - self.fraction_bits
+        half = 1 << (drop - 1)
         row = np.full(self.context, self.saturated, dtype=np.int64)
         for d in range(self.context):
-            value = -((d * fine + (1 << (drop - 1))) >> drop) if d else 0
-            if value <= self.saturated:
+            value = (d * low + half) >> drop
+            if (d * (low + 1) + half) >> drop != value:
+                raise ArithmeticError(f"bias at distance {d} lies within 2^-96 of a rounding tie")
+            if -value <= self.saturated:
                 break
-            row[d] = value
+            row[d] = -value
         return row
 
     @property

@@ -1,0 +1,250 @@
+"""Emitted tables: they compile, say what they promise, have the same bytes, and a changed entry is noticed."""
+
+import hashlib
+import io
+import json
+import subprocess
+import zipfile
+
+import numpy as np
+import pytest
+
+from edgepos.errors import EdgePosError, FormatError, UnsupportedError
+from edgepos.positions import Alibi, BiasTablePlan, NoPosition, PhasePlan, Rope, SlopePlan, TablePlan
+from edgepos.positions.emit import check, emit
+from edgepos.positions.spec import Spec
+
+C99 = ["cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+CXX = ["c++", "-x", "c++", "-std=c++11", "-Wall", "-Wextra", "-Werror"]
+SPECS = {
+    "half": (Rope(16, 12, theta=500000.0), 100),
+    "interleaved": (Rope(8, layout="interleaved"), 65),
+    "one": (Rope(2), 1),
+    "alibi": (Alibi(12), 300),
+    "alibi-large": (Alibi(3, user_slopes=(0.25, 100000.0, 0.0)), 5),
+    "alibi-huge": (Alibi(2, symmetric=True, user_slopes=(1e12, 1e15)), 1),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_sources_compile_as_c99_and_cxx(name, tmp_path):
+    emit(SPECS[name][0], tmp_path, SPECS[name][1])
+    sources = sorted(tmp_path.glob("*.c"))
+    assert len(sources) == 3
+    for source in sources:
+        for compiler in (C99, CXX):
+            subprocess.run([*compiler, "-c", str(source), "-o", str(tmp_path / "out.o")], check=True)
+
+
+def run_c(folder, sources, program):
+    """Standard output of a C program built with the emitted sources."""
+    (folder / "main.c").write_text(program)
+    subprocess.run([*C99, "-o", str(folder / "main"), "main.c", *sources], check=True, cwd=folder)
+    return subprocess.run([str(folder / "main")], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_rope_tables_hold_the_plan(bits, tmp_path):
+    spec, context = SPECS["half"]
+    emit(spec, tmp_path, context, (bits,))
+    stem, upper = f"rope_int{bits}", f"EDGEPOS_ROPE_INT{bits}"
+    out = run_c(
+        tmp_path,
+        [f"{stem}.c"],
+        f"""#include <stdio.h>
+#include "{stem}.h"
+int main(void) {{
+  for (int p = 0; p < {upper}_CONTEXT; p++)
+    for (int j = 0; j < {upper}_PAIRS; j++) printf("%d %d\\n", edgepos_{stem}_cos[p][j], edgepos_{stem}_sin[p][j]);
+  printf("%d %d\\n", {upper}_FULL_SCALE, {upper}_BOUND == 0.5 && {upper}_SCALE * {upper}_FULL_SCALE == 1.0);
+  return 0;
+}}
+""",
+    )
+    rows = np.array([line.split() for line in out.splitlines()], dtype=int)
+    plan = TablePlan(spec, context, bits)
+    np.testing.assert_array_equal(rows[:-1, 0].reshape(context, -1), plan.cos)
+    np.testing.assert_array_equal(rows[:-1, 1].reshape(context, -1), plan.sin)
+    assert rows[-1].tolist() == [plan.full_scale, 1]
+    with np.load(tmp_path / f"{stem}.npz") as archive:
+        np.testing.assert_array_equal(archive["cos"], plan.cos)
+        np.testing.assert_array_equal(archive["sin"], plan.sin)
+        description = json.loads(archive["description.json"])
+    assert description["spec"] == spec.to_json() and description["bound"] == 0.5 and description["scale"] == plan.scale
+
+
+def test_emitted_phase_function_equals_numpy(tmp_path):
+    spec = Rope(16, theta=10000.0)
+    emit(spec, tmp_path, 2**31, ())
+    at = [0, 1, 2, 4095, 65536, 131071, 2**30, 2**31 - 1, *range(7, 2**31, 9_999_991)]
+    numbers = ", ".join(f"{p}u" for p in at)
+    out = run_c(
+        tmp_path,
+        ["rope_phase.c"],
+        f"""#include <stdio.h>
+#include "rope_phase.h"
+static const uint32_t at[] = {{{numbers}}};
+int main(void) {{
+  for (unsigned n = 0; n < sizeof at / sizeof *at; n++)
+    for (uint32_t j = 0; j < EDGEPOS_ROPE_PHASE_PAIRS; j++) {{
+      int32_t c, s;
+      edgepos_rope_phase_sincos(at[n], j, &c, &s);
+      printf("%d %d\\n", (int)c, (int)s);
+    }}
+  return 0;
+}}
+""",
+    )
+    rows = np.array([line.split() for line in out.splitlines()], dtype=int).reshape(len(at), 8, 2)
+    cos, sin = PhasePlan(spec).cos_sin(at)
+    np.testing.assert_array_equal(rows[..., 0], cos)
+    np.testing.assert_array_equal(rows[..., 1], sin)
+
+
+@pytest.mark.parametrize("name", ["alibi", "alibi-large", "alibi-huge"])
+def test_emitted_bias_function_equals_numpy(name, tmp_path):
+    spec, context = SPECS[name]
+    emit(spec, tmp_path, context)
+    at = [0, 1, 2, 3, 44, 45, 7098, 131072, 2**30, 2**31 - 1]
+    numbers = ", ".join(f"{p}u" for p in at)
+    out = run_c(
+        tmp_path,
+        ["alibi_slopes.c"],
+        f"""#include <stdio.h>
+#include "alibi_slopes.h"
+static const uint32_t at[] = {{{numbers}}};
+int main(void) {{
+  for (uint32_t h = 0; h < EDGEPOS_ALIBI_SLOPES_HEADS; h++)
+    for (unsigned n = 0; n < sizeof at / sizeof *at; n++) printf("%d\\n", (int)edgepos_alibi_slopes_bias(h, at[n]));
+  return 0;
+}}
+""",
+    )
+    rows = np.array(out.split(), dtype=int).reshape(spec.heads, len(at))
+    np.testing.assert_array_equal(rows, SlopePlan(spec).bias_fixed(at))
+
+
+def test_alibi_npz_holds_the_plans(tmp_path):
+    spec, context = SPECS["alibi"]
+    emit(spec, tmp_path, context)
+    for bits in (16, 8):
+        with np.load(tmp_path / f"alibi_int{bits}.npz") as archive:
+            np.testing.assert_array_equal(archive["bias"], BiasTablePlan(spec, context, bits).table)
+    with np.load(tmp_path / "alibi_slopes.npz") as archive:
+        np.testing.assert_array_equal(archive["slopes"], SlopePlan(spec).slopes)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_results_state_bound_and_measurement(name, tmp_path):
+    spec, context = SPECS[name]
+    results = emit(spec, tmp_path, context)
+    assert [(r["kind"], r["method"], r["bits"]) for r in results] == (
+        [("rope", "table", 16), ("rope", "table", 8), ("rope", "phase", 16)]
+        if isinstance(spec, Rope)
+        else [("alibi", "slope", 32), ("alibi", "table", 16), ("alibi", "table", 8)]
+    )
+    for r in results:
+        assert 0 <= r["measured_max"] <= r["bound"] and r["bytes"] > 0
+        assert all((tmp_path / f).is_file() for f in r["files"])
+    assert check(tmp_path) == results
+
+
+def digest(folder):
+    h = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        h.update(path.name.encode() + path.read_bytes())
+    return h.hexdigest()
+
+
+def test_bytes_are_reproducible(tmp_path):
+    for name in ("half", "alibi"):
+        for run in ("a", "b"):
+            emit(SPECS[name][0], tmp_path / name / run, SPECS[name][1])
+        assert digest(tmp_path / name / "a") == digest(tmp_path / name / "b")
+
+
+# Recorded digests: a change here means that the emitted bytes changed.
+RECORDED = {
+    "half": "5bf2486717ddafabd4b8880cf876c988a0dfcd9c63505359dc79509da32c5f7b",
+    "alibi": "9e478094ad80dbe3dde764d5c95cd204f262584018bb3fd13d7b5faf7e4bd5bc",
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_bytes_are_the_recorded_ones(name, tmp_path):
+    emit(SPECS[name][0], tmp_path, SPECS[name][1])
+    assert digest(tmp_path) == RECORDED[name]
+
+
+def test_npz_has_no_dates(tmp_path):
+    emit(Rope(8), tmp_path, 4)
+    for info in zipfile.ZipFile(tmp_path / "rope_int16.npz").infolist():
+        assert info.date_time == (1980, 1, 1, 0, 0, 0) and info.compress_type == zipfile.ZIP_STORED
+
+
+def rewrite_npz(path, change):
+    with np.load(path) as archive:
+        entries = {n: archive[n] for n in archive.files}
+    text = entries.pop("description.json")
+    change(entries)
+    with zipfile.ZipFile(path, "w") as out:
+        for n, array in entries.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            out.writestr(f"{n}.npy", buffer.getvalue())
+        out.writestr("description.json", text)
+
+
+@pytest.mark.parametrize("name, stem, array", [("half", "rope_int16", "sin"), ("half", "rope_phase", "quarter"), ("alibi", "alibi_int8", "bias")])
+def test_one_altered_entry_is_noticed(name, stem, array, tmp_path):
+    emit(SPECS[name][0], tmp_path, SPECS[name][1])
+
+    def change(entries):
+        entries[array] = entries[array].copy()
+        entries[array].flat[3] += 1
+
+    rewrite_npz(tmp_path / f"{stem}.npz", change)
+    with pytest.raises(FormatError, match=rf"{stem}.npz: {array}\["):
+        check(tmp_path)
+
+
+def test_an_altered_source_is_noticed(tmp_path):
+    emit(Rope(8), tmp_path, 16)
+    path = tmp_path / "rope_int8.c"
+    text = path.read_text()
+    path.write_text(text.replace("127", "126", 1))
+    with pytest.raises(FormatError, match="rope_int8.c .* line"):
+        check(tmp_path)
+    path.unlink()
+    with pytest.raises(FormatError, match="rope_int8.c"):
+        check(tmp_path)
+
+
+def test_a_wrong_bound_or_index_is_noticed(tmp_path):
+    emit(Rope(8), tmp_path, 16)
+    index = tmp_path / "tables.json"
+    good = index.read_text()
+    index.write_text(good.replace('"bound": 0.5,', '"bound": 0.4,', 1))
+    with pytest.raises(FormatError, match="tables.json"):
+        check(tmp_path)
+    for bad in ("{", "[]", "{}", good.replace('"context": 16', '"context": 0')):
+        index.write_text(bad)
+        with pytest.raises(FormatError):
+            check(tmp_path)
+
+
+def test_nothing_is_written_for_nothing(tmp_path):
+    assert emit(NoPosition(), tmp_path / "none", 16) == []
+    assert emit(Rope(8, 0), tmp_path / "none", 16) == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_bad_requests_leave_nothing_behind(tmp_path):
+    for context in (0, -5, 2**31 + 1):
+        with pytest.raises(FormatError, match="context"):
+            emit(Rope(8), tmp_path / "x", context)
+    with pytest.raises(UnsupportedError, match="bits"):
+        emit(Rope(8), tmp_path / "x", 8, (16, 4))
+    with pytest.raises(EdgePosError, match="Spec"):
+        emit(Spec(), tmp_path / "x", 8)
+    assert not (tmp_path / "x").exists()
