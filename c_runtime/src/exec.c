@@ -125,7 +125,7 @@ static void rope(ep_session *s, const int32_t *op, int32_t n) {
   for (int32_t t = 0; t < n; t++) {
     const int32_t *x = ep_value(s, op[EP_O_IN0], t);
     int32_t *y = ep_value(s, op[EP_O_OUT], t);
-    if (x != y) memcpy(y, x, (size_t)width * sizeof *y);
+    memcpy(y, x, (size_t)width * sizeof *y);
     rope_token(s, op, (uint32_t)s->positions[s->length + t], y);
   }
 }

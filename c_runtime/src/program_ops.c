@@ -31,12 +31,9 @@ static int bad_input(const ep_program *p, const progress *at, int32_t v) {
   return at->head_input >= 0 && v != at->head_input && v < at->head_values;
 }
 
-/* An operator writes its output while it may still read its input: they share no element of the plan, or, where element i
- * needs nothing but element i, all of them. */
-static int overlap(const ep_program *p, int32_t code, int32_t in, int32_t out) {
+/* An operator writes its output while it, or another thread, still reads its input. */
+static int overlap(const ep_program *p, int32_t in, int32_t out) {
   const int32_t *a = p->values + (size_t)in * EP_VALUE_WORDS, *b = p->values + (size_t)out * EP_VALUE_WORDS;
-  int in_place = code != EP_LINEAR && code != EP_ATTENTION;
-  if (in_place && a[EP_V_OFFSET] == b[EP_V_OFFSET] && a[EP_V_WIDTH] == b[EP_V_WIDTH]) return 0;
   return a[EP_V_OFFSET] < b[EP_V_OFFSET] + b[EP_V_WIDTH] && b[EP_V_OFFSET] < a[EP_V_OFFSET] + a[EP_V_WIDTH];
 }
 
@@ -51,7 +48,7 @@ static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *o
   for (int32_t i = 0; i < 2; i++) {
     int32_t v = op[EP_O_IN0 + i];
     if (i < r->inputs ? bad_input(p, at, v) : v != -1) return EP_O_IN0 + i;
-    if (i < r->inputs && r->out && op[EP_O_OUT] != p->n_values - 1 && overlap(p, code, v, op[EP_O_OUT])) return EP_O_OUT;
+    if (i < r->inputs && r->out && op[EP_O_OUT] != p->n_values - 1 && overlap(p, v, op[EP_O_OUT])) return EP_O_OUT;
   }
   for (int32_t i = 0; i < 4; i++) {
     int32_t t = op[EP_O_T0 + i], none = t == -1, there = t >= 0 && t < p->n_tensors;
