@@ -18,7 +18,7 @@ from ..program import GROUP, NONE, Op
 from .assemble import Assembly, Piece
 
 F_MIN, F_CAP, F_MAX = -16, 26, 30
-F_START, F_ZERO = 16, 16
+F_ZERO = 16  # of a value that is always 0
 HEADROOM = 2
 TOO_LARGE = 2**30  # a provisional output above this may have saturated
 TOO_SMALL = 2**12  # below it the largest magnitude is known too coarsely
@@ -26,7 +26,7 @@ STEP = 8
 ROWS = 4096
 
 
-def calibrate(assembly: Assembly, ids: list[int], progress: Callable[[float], None] | None = None) -> dict[str, int]:
+def calibrate(assembly: Assembly, ids: list[int], progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
     """Choose F of every value by running `ids`; returns the choices, value name → F, in program order.
 
     Raises UnsupportedError naming the node when a value is too large for int32 at any F.
@@ -38,7 +38,7 @@ def calibrate(assembly: Assembly, ids: list[int], progress: Callable[[float], No
         if piece.op.out != NONE:
             choices[piece.step.out] = assembly.program.values[piece.op.out].f
         if progress is not None:
-            progress((index + 1) / len(assembly.pieces))
+            progress(index + 1, len(assembly.pieces))
     _finish(assembly)
     return choices
 
@@ -95,36 +95,40 @@ class _Run:
             self._execute(piece)
         else:
             fixed = _fixed_f(self.assembly, piece)
-            f = self._search(piece) if fixed is None else fixed
-            self.values[op.out] = self._execute(piece, f)
-            while fixed is None and f > F_MIN and self._magnitude(piece, self.values[op.out]) > 1 << (31 - HEADROOM):
-                f -= 1
-                self.values[op.out] = self._execute(piece, f)
+            self.values[op.out] = self._search(piece) if fixed is None else self._execute(piece, fixed)
         for value in op.ins:
             if self.last_use[value] == self.at and value != NONE:
                 del self.values[value]
         self.at += 1
 
-    def _search(self, piece: Piece) -> int:
-        """F from provisional runs."""
-        # β and bias need room of their own.
+    def _search(self, piece: Piece) -> np.ndarray:
+        """Run with provisional F's until the magnitude is known, then with the F it asks for; returns the output."""
+        # β and bias need room of their own. The cap is where most values end, so it is tried first.
         cap = F_CAP if piece.added is None else largest_f(float(np.abs(piece.added).max()))
-        f, lowest_seen = min(F_START, cap), F_CAP + 1
+        if cap < F_MIN:
+            raise UnsupportedError(f"tensor '{piece.added_name}': numbers up to {np.abs(piece.added).max():.3g} are too large for int32; weights this large are not supported")
+        f = cap if piece.op.code != Op.ATTENTION else min(cap, self.assembly.f_of(piece.step.v))
+        too_high = F_CAP + 1
         while True:
-            if f < F_MIN:
-                raise UnsupportedError(
-                    f"node '{piece.step.name}' ({piece.op.code.name}): its values exceed 2^{31 - HEADROOM - F_MIN}; weights this large are not supported"
-                )
-            largest = self._magnitude(piece, self._execute(piece, f))
+            y = self._execute(piece, f)
+            largest = self._magnitude(piece, y)
             if largest >= TOO_LARGE:
-                lowest_seen, f = f, max(f - STEP, F_MIN) if f > F_MIN else F_MIN - 1
-            elif largest < TOO_SMALL and f < cap and f + STEP < lowest_seen:
+                if f == F_MIN:
+                    raise UnsupportedError(
+                        f"node '{piece.step.name}' ({piece.op.code.name}): its values exceed 2^{30 - F_MIN}; weights this large are not supported"
+                    )
+                too_high, f = f, max(f - STEP, F_MIN)
+            elif largest < TOO_SMALL and f < cap and f + STEP < too_high:
                 f = min(f + STEP, cap)
             else:
                 break
-        if largest == 0:
-            return min(F_ZERO, cap)
-        return max(F_MIN, min(cap, f + largest_f(float(largest), 64)))
+        final = max(F_MIN, f + largest_f(float(largest), cap - f)) if largest else min(F_ZERO, cap)
+        while final != f:
+            f = final
+            y = self._execute(piece, f)
+            # Rounding may have carried the largest value over the limit.
+            final -= self._magnitude(piece, y) > 1 << (31 - HEADROOM) and f > F_MIN
+        return y
 
     def _execute(self, piece: Piece, f: int | None = None) -> np.ndarray | None:
         if f is not None:

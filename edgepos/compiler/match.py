@@ -169,7 +169,7 @@ class _Matcher:
         rows, cols = const_shape(source)
         if cols != self.width[x]:
             raise refuse(node, f"weight '{source.name}' has {cols} columns for an input of width {self.width[x]}", "equal widths")
-        out, bias = node.outputs[0], None
+        out, bias, name = node.outputs[0], None, node.name
         uses = list(out.uses())
         if len(uses) == 1 and uses[0].node.op_type == "Add" and out not in self.graph.outputs:
             add = uses[0].node
@@ -178,8 +178,9 @@ class _Matcher:
                 attributes(add)
                 bias = float_initializer(add, 1 - uses[0].idx, dims=(rows,))
                 self.done.add(add)
-                out = add.outputs[0]
-        self._emit(Linear(node.name, value_name(out), rows, value_name(x), source.name, bias), out)
+                # Named after the Add, so that a step and its value in the graph stay side by side.
+                out, name = add.outputs[0], add.name
+        self._emit(Linear(name, value_name(out), rows, value_name(x), source.name, bias), out)
 
     def _add(self, node: ir.Node) -> None:
         self._binary(node, Add)
@@ -228,6 +229,9 @@ class _Matcher:
         if node.inputs[-1] is not self.inputs.get("position_ids") or len(node.inputs) != 4:
             raise refuse(node, f"positions are {describe(node.inputs[-1])}", "inputs x, cos, sin, position_ids")
         heads, spec = rope_of(node, self.width[x])
+        other = next((step for step in self.steps if isinstance(step, Rotate) and step.spec != spec), None)
+        if other is not None:
+            raise refuse(node, f"another rotation than that of '{other.name}'", "one rotation for all layers")
         out = node.outputs[0]
         self._emit(Rotate(node.name, value_name(out), self.width[x], value_name(x), heads, spec), out)
 
@@ -266,6 +270,8 @@ class _Matcher:
             raise refuse(node, f"scale {scale}", "a finite number above 0")
         slopes = None
         if node.inputs[3] is not None:
+            if any(isinstance(step, Rotate) for step in self.steps):
+                raise refuse(node, "rotary positions and an ALiBi mask", "one position encoding")
             slopes, parts = alibi_slopes_of(node, node.inputs[3], heads, self.inputs)
             self.done.update(parts)
         out = node.outputs[0]

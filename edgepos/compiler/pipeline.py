@@ -21,18 +21,19 @@ from .steps import FloatProgram
 from .text import calibration_ids
 from .tokenizer_tensors import add_tokenizer
 
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass
 class Compiled:
-    """A program with what led to it: the float operators, the options and the chosen F's (value name → F)."""
+    """A program with what led to it: the float operators, the options, the chosen F's (value name → F) and the tokens used."""
 
     program: Program
     source: FloatProgram
     options: Options
     choices: dict[str, int]
     selftest: list[int]
+    calibration: list[int]
 
 
 def compile_model(
@@ -50,21 +51,21 @@ def compile_model(
 
     weights: "w8g32" or "w8"; activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
     calibration: a text, a path or token ids (default: the project's own text). choices: F of every value, recorded by an
-    earlier compilation, instead of calibrating. progress(stage, fraction) is told how far it is.
+    earlier compilation, instead of calibrating. progress(what, done, total) is told how far it is.
     Raises UnsupportedError for a bad option or anything in the graph that is not understood (naming the node),
     FormatError for a contradiction in the source.
     """
-    tell = progress or (lambda stage, fraction: None)
+    tell = progress or (lambda what, done, total: None)
     options = option_rules.check(weights=weights, activations=activations, kv=kv, context=context, limit=canonical.context)
     source = match(canonical.model)
     ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context)
 
-    tell("quantize", 0.0)
+    tell("quantize", 0, 1)
     assembly = Assembly(source, options)
     assembly.build()
-    tell("quantize", 1.0)
+    tell("quantize", 1, 1)
     if choices is None:
-        chosen = calibrate(assembly, ids, lambda fraction: tell("calibrate", fraction))
+        chosen = calibrate(assembly, ids, lambda done, total: tell("calibrate", done, total))
     else:
         chosen = replay(assembly, choices)
 
@@ -73,10 +74,10 @@ def compile_model(
     add_tokenizer(program.header, canonical.tokenizer, source.vocab, canonical.eos_ids, canonical.bos_id, assembly.add_tensor)
     test = selftest_ids(ids, source.vocab, options.context)
     program.header.selftest = assembly.add_tensor("edgepos.selftest", np.array(test, np.int32))
-    tell("self-test", 0.0)
+    tell("self-test", 0, 1)
     program.header.digest = digest(program, test)
-    tell("self-test", 1.0)
-    return Compiled(program, source, options, chosen, test)
+    tell("self-test", 1, 1)
+    return Compiled(program, source, options, chosen, test, ids)
 
 
 def compile(canonical: CanonicalModel, **options) -> Program:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..positions import Rope
+from ..positions import NoPosition, Rope, Spec
+from .constants import alibi_spec
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,11 @@ class FloatProgram:
     def layers(self) -> list[Attend]:
         return [step for step in self.steps if isinstance(step, Attend)]
 
-    def rope(self) -> Rope | None:
-        """The rotation of the model, or None."""
-        return next((step.spec for step in self.steps if isinstance(step, Rotate)), None)
-
-    def alibi_heads(self) -> int | None:
-        """Number of heads with ALiBi slopes, or None."""
-        return next((step.heads for step in self.layers() if step.slopes is not None), None)
+    def positions(self) -> Spec:
+        """The position encoding of the model."""
+        for step in self.steps:
+            if isinstance(step, Rotate):
+                return step.spec
+            if isinstance(step, Attend) and step.slopes is not None:
+                return alibi_spec(self.read(step.slopes).ravel())
+        return NoPosition()

@@ -1,0 +1,161 @@
+"""Writing a bundle folder: under a temporary name, renamed when complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import export
+from ..errors import EdgePosError
+from ..export import CanonicalModel
+from ..positions import emit
+from ..report.build import dumps
+from ..report.markdown import render
+from ..resources import c_runtime_dir
+from . import gguf_file, manifest, onnx_out
+from . import options as option_rules
+from .pipeline import Compiled, compile_model
+
+GGUF_TOKENIZER = {"bpe-bytelevel": "gpt2", "bpe-spm": "llama"}
+RUNTIME_LEFT_OUT = ("tests", "tools", "fuzz")  # of the top folder
+
+
+def export_bundle(
+    source: str | os.PathLike | CanonicalModel,
+    out: str | os.PathLike,
+    *,
+    weights: str = "w8g32",
+    activations: str = "a16",
+    kv: str = "kv16",
+    context: int | None = None,
+    calibration=None,
+    choices: dict[str, int] | None = None,
+    force: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Path:
+    """Compile `source` and write the bundle folder `out`; returns its path.
+
+    The options are those of `compile_model`. An existing bundle is replaced only with force=True; anything else that stands
+    at `out` is left alone. When something fails, or the user interrupts, nothing new stays on the disk.
+    Raises EdgePosError (UnsupportedError, FormatError among them).
+    """
+    path = Path(out)
+    _check_target(path, force)
+    # A bad option should not wait for a large model to be read.
+    option_rules.check(weights=weights, activations=activations, kv=kv, context=None, limit=1)
+    tell = progress or (lambda what, done, total: None)
+    tell("read", 0, 1)
+    canonical = source if isinstance(source, CanonicalModel) else export.load(source, context=context)
+    tell("read", 1, 1)
+    compiled = compile_model(
+        canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices, progress=progress
+    )
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        _make_folder(temporary)
+        tell("write", 0, 1)
+        fill(temporary, canonical, compiled)
+        _move(temporary, path, force)
+        tell("write", 1, 1)
+    except OSError as error:
+        raise EdgePosError(f"{path}: cannot be written ({error.strerror}); choose a writable place with enough room") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return path
+
+
+def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled) -> None:
+    """Write every file of a bundle into an empty folder. The same inputs give the same bytes."""
+    program = compiled.program
+    model = folder / "model.gguf"
+    data_start = gguf_file.write(model, program, _facts(canonical, compiled))
+    onnx_out.write(folder / "model.onnx", canonical.model, compiled.source, program, data_start)
+    tables = emit.emit(compiled.source.positions(), folder / "tables", compiled.options.context)
+    _copy_runtime(folder / "runtime")
+    memory = manifest.memory(program, model.stat().st_size, _arena_bytes(model, manifest.contexts(program)))
+    report = manifest.report(canonical, compiled, memory, tables)
+    _write_text(folder / "report.json", dumps(report))
+    _write_text(folder / "report.md", render(report))
+    content = manifest.manifest(canonical, compiled, memory, manifest.file_entries(folder))
+    _write_text(folder / "manifest.json", json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def _facts(canonical: CanonicalModel, compiled: Compiled) -> gguf_file.Facts:
+    o, spec = compiled.options, canonical.tokenizer
+    texts = {
+        "edgepos.weights": o.weights,
+        "edgepos.activations": o.activations,
+        "edgepos.kv": o.kv,
+        "edgepos.family": compiled.source.family,
+        "edgepos.positions": compiled.source.positions().encoding,
+    }
+    return gguf_file.Facts(
+        name=canonical.name,
+        license=str((canonical.license or {}).get("license", "")),
+        texts=texts,
+        tokenizer=GGUF_TOKENIZER[spec.kind],
+        bos=canonical.bos_id,
+        eos=canonical.eos_ids[0] if canonical.eos_ids else None,
+        add_bos=bool(spec.add_bos),
+    )
+
+
+def _arena_bytes(model: Path, contexts: list[int]) -> dict[int, int]:
+    """Context → bytes of a session, from the C runtime, which also checks every word of the image; {} where it is not built."""
+    try:
+        from ..runtime.native import Image
+    except ImportError:
+        return {}
+    image = Image.open(model)
+    return {context: image.arena_size(context=context) for context in contexts}
+
+
+def _copy_runtime(target: Path) -> None:
+    """The C sources: enough to build for a board with nothing else."""
+    source = c_runtime_dir()
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        top = Path(folder) == source
+        return [n for n in names if n.startswith(".") or n == "__pycache__" or top and (n in RUNTIME_LEFT_OUT or n.startswith("build"))]
+
+    shutil.copytree(source, target, ignore=left_out, copy_function=shutil.copyfile)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_bytes(text.encode("utf-8"))
+
+
+def _make_folder(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir()
+
+
+def _check_target(path: Path, force: bool) -> None:
+    if not path.name or path.name == "..":
+        raise EdgePosError(f"out is '{path}'; give the name of a folder to write, for example model.edgepos")
+    if not os.path.lexists(path):
+        return
+    if not (path / "manifest.json").is_file() or not (path / "model.gguf").is_file():
+        raise EdgePosError(f"{path}: exists and is not a bundle, so it is never replaced; choose another name")
+    if not force:
+        raise EdgePosError(f"{path}: exists already; pass force=True (--force) to replace it, or choose another name")
+
+
+def _move(temporary: Path, path: Path, force: bool) -> None:
+    """Put the complete folder in its place; what stood there is deleted only after that."""
+    _check_target(path, force)
+    if not os.path.lexists(path):
+        os.rename(temporary, path)
+        return
+    old = temporary.with_suffix(".old")
+    os.rename(path, old)
+    try:
+        os.rename(temporary, path)
+    except BaseException:
+        os.rename(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

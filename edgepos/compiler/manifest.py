@@ -1,0 +1,98 @@
+"""What a bundle says of itself: manifest.json and the first report."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..export import CanonicalModel
+from ..fixedpoint import ARITH
+from ..program import NONE, Op, Program
+from .gguf_file import FORMAT
+from .pipeline import Compiled
+
+CONTEXTS = (128, 512, 2048)
+
+
+def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files: dict) -> dict[str, Any]:
+    """manifest.json: everything that decided the bundle, and the SHA-256 of what is in it."""
+    o, header = compiled.options, compiled.program.header
+    return {
+        "name": canonical.name,
+        "edgepos": __version__,
+        "format": FORMAT,
+        "arith": ARITH,
+        "family": compiled.source.family,
+        "vocabulary": header.vocab,
+        "positions": compiled.source.positions().to_json(),
+        "source": {"sha256": canonical.source_sha256},
+        "license": canonical.license,
+        "options": {"weights": o.weights, "activations": o.activations, "kv": o.kv, "context": o.context},
+        "calibration": {"tokens": len(compiled.calibration), "sha256": ids_sha256(compiled.calibration)},
+        "choices": compiled.choices,
+        "selftest": {"tokens": compiled.selftest, "digest": f"{header.digest:016x}"},
+        "memory": memory,
+        "operators": [op.name for op in compiled.program.ops],
+        "files": files,
+    }
+
+
+def report(canonical: CanonicalModel, compiled: Compiled, memory: dict, tables: list[dict]) -> dict[str, Any]:
+    """report.json before any measurement: what is known from compiling alone."""
+    o = compiled.options
+    return {
+        "name": canonical.name,
+        "digest": f"{compiled.program.header.digest:016x}",
+        "formats": {"weights": o.weights, "activations": o.activations, "kv": o.kv},
+        "positions": tables,
+        "memory": memory,
+        "layers": [{"name": op.name, "op": op.code.name, "f": f_of(compiled.program, op)} for op in compiled.program.ops if op.out != NONE],
+    }
+
+
+def memory(program: Program, model_bytes: int, arena: dict[int, int]) -> dict[str, Any]:
+    """Bytes: the image, weights read per token, KV cache per token, int32 elements of the plan per token, arena by context."""
+    used = {t for op in program.ops if op.code == Op.LINEAR for t in op.tensors if t != NONE}
+    result = {
+        "model_bytes": model_bytes,
+        "weight_bytes_per_token": sum(program.arrays[t].nbytes for t in used),
+        "kv_bytes_per_token": kv_bytes_per_token(program),
+        "plan_width": program.header.plan_width,
+    }
+    return result | ({"arena": {str(context): size for context, size in arena.items()}} if arena else {})
+
+
+def kv_bytes_per_token(program: Program) -> int:
+    """Keys, values and their scales of one token in all layers."""
+    data, scale = (2, 1) if program.header.kv_bits == 16 else (1, 4)
+    return sum(kv.heads * ((kv.k_dim + kv.v_dim) * data + 2 * scale) for kv in program.kv)
+
+
+def contexts(program: Program) -> list[int]:
+    """The contexts whose arena a bundle states: the usual ones that fit, and its own."""
+    return sorted({c for c in (*CONTEXTS, program.header.context) if c <= program.header.context})
+
+
+def f_of(program: Program, op) -> int:
+    return program.values[op.out].f
+
+
+def ids_sha256(ids: list[int]) -> str:
+    """SHA-256 of token ids as little-endian int32."""
+    return hashlib.sha256(np.array(ids, "<i4").tobytes()).hexdigest()
+
+
+def file_entries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Path with forward slashes → bytes and sha256, of every file below `folder`."""
+    entries = {}
+    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest = hashlib.sha256()
+        with open(file, "rb") as stream:
+            while piece := stream.read(1 << 20):
+                digest.update(piece)
+        entries[file.relative_to(folder).as_posix()] = {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+    return entries

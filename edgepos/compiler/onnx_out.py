@@ -1,0 +1,155 @@
+"""model.onnx: the canonical graph with its weights replaced by the program's integers behind DequantizeLinear.
+
+Integer tensors are external data inside model.gguf, so that they exist once. ONNX Runtime computes in float: for the figures to
+compare, set the session option session.qdq_matmulnbits_accuracy_level to 1.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnx_ir as ir
+
+from ..positions import Rope, TablePlan
+from ..program import GROUP, NONE, Operation, Program
+from .steps import Attend, Embed, FloatProgram, Linear, Norm
+from .weights import row_scales
+
+LOCATION = "model.gguf"
+TABLE_SCALE = 32767
+
+
+def write(path: str | os.PathLike, model: ir.Model, source: FloatProgram, program: Program, data_start: int) -> None:
+    """Write model.onnx beside model.gguf, whose tensor data starts at byte `data_start`."""
+    ir.save(build(model, source, program, data_start), path)
+
+
+def build(model: ir.Model, source: FloatProgram, program: Program, data_start: int) -> ir.Model:
+    """The graph; weights of `model` are shared where they stay."""
+    model = model.clone()
+    rewriter = _Rewriter(model.graph, program, data_start)
+    steps = {step.name: step for step in source.steps}
+    for op in program.ops:
+        step = steps.get(op.name)
+        if isinstance(step, (Embed, Linear)):
+            rewriter.matrix(step.weight, op, source.shapes[step.weight][1])
+        if isinstance(step, Linear) and step.bias is not None:
+            rewriter.vector(step.bias, op.tensors[3], 2.0 ** -program.values[op.out].f)
+        if isinstance(step, Norm):
+            bits = op.params["out_shift"] + program.values[op.out].f
+            rewriter.vector(step.gamma, op.tensors[0], 2.0**-bits / np.sqrt(step.width))
+            if step.beta is not None:
+                rewriter.vector(step.beta, op.tensors[1], 2.0 ** -program.values[op.out].f)
+        if isinstance(step, Attend) and step.slopes is not None:
+            rewriter.slopes(step.slopes, op)
+    spec = source.positions()
+    if isinstance(spec, Rope):
+        rewriter.tables(spec, program.header.context)
+    rewriter.finish()
+    model.metadata_props["edgepos.context"] = str(program.header.context)
+    return model
+
+
+class _Rewriter:
+    """Replaces initializers of one graph, each once."""
+
+    def __init__(self, graph: ir.Graph, program: Program, data_start: int):
+        self.graph, self.program, self.data_start = graph, program, data_start
+        self.offsets = program.offsets()
+        self.nodes: list[ir.Node] = []
+        self.replaced: dict[str, ir.Value] = {}
+
+    def finish(self) -> None:
+        """Put the new nodes in front of the others."""
+        if self.nodes:
+            self.graph.insert_before(self.graph[0], self.nodes)
+
+    # ---- pieces
+
+    def external(self, index: int, name: str) -> ir.Value:
+        """An initializer that reads tensor `index` of the program out of model.gguf."""
+        array = self.program.arrays[index]
+        tensor = ir.ExternalTensor(
+            LOCATION,
+            self.data_start + self.offsets[index],
+            array.nbytes,
+            ir.DataType.from_numpy(array.dtype),
+            shape=ir.Shape(array.shape),
+            name=name,
+        )
+        return self._initializer(name, tensor)
+
+    def constant(self, name: str, array: np.ndarray) -> ir.Value:
+        return self._initializer(name, ir.Tensor(array, name=name))
+
+    def _initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.graph.register_initializer(value)
+        return value
+
+    def node(self, op: str, inputs: list[ir.Value], name: str, shape: tuple[int, ...], **attributes) -> ir.Value:
+        out = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
+        self.nodes.append(ir.node(op, inputs, attributes, outputs=[out], name=name))
+        return out
+
+    def replace(self, name: str, value: ir.Value) -> None:
+        """Let `value` take the place and the name of initializer `name`."""
+        old = self.graph.initializers.pop(name)
+        for user, index in tuple(old.uses()):
+            user.replace_input_with(index, value)
+        value.name = name
+        self.replaced[name] = value
+
+    # ---- what is replaced
+
+    def matrix(self, name: str, op: Operation, cols: int) -> None:
+        """int8 rows with float row scales, or with int16 group scales times float row scales."""
+        if name in self.replaced:
+            return
+        w, groups, rows = op.tensors[:3]
+        shape = self.program.arrays[w].shape
+        scale = row_scales(self.program.arrays[rows]).astype(np.float32)
+        data = self.external(w, f"{name}.int8")
+        if groups == NONE:
+            value = self.node("DequantizeLinear", [data, self.constant(f"{name}.row", scale)], f"{name}.full", shape, axis=0)
+        else:
+            group_shape = self.program.arrays[groups].shape
+            stored = self.external(groups, f"{name}.int16")
+            wide = self.node("Cast", [stored], f"{name}.group", group_shape, to=int(ir.DataType.FLOAT))
+            row = self.constant(f"{name}.row", scale[:, None])
+            scales = self.node("Mul", [wide, row], f"{name}.scale", group_shape)
+            value = self.node("DequantizeLinear", [data, scales], f"{name}.full", shape, axis=1, block_size=GROUP)
+        if cols != shape[1]:
+            bounds = [self.constant(f"{name}.{what}", np.array([n], np.int64)) for what, n in (("from", 0), ("to", cols), ("axis", 1))]
+            value = self.node("Slice", [value, *bounds], f"{name}.cut", (shape[0], cols))
+        self.replace(name, value)
+
+    def vector(self, name: str, index: int, scale: float) -> None:
+        """γ, β or a bias from int32."""
+        if name in self.replaced:
+            return
+        data = self.external(index, f"{name}.int32")
+        step = self.constant(f"{name}.scale", np.array(scale, np.float32))
+        self.replace(name, self.node("DequantizeLinear", [data, step], f"{name}.full", self.program.arrays[index].shape))
+
+    def slopes(self, name: str, op: Operation) -> None:
+        """ALiBi slopes from their uint32, which DequantizeLinear does not take: as float32, [1, heads, 1, 1]."""
+        if name in self.replaced:
+            return
+        integers = self.program.arrays[op.tensors[0]].view(np.uint32).astype(np.float64)
+        slopes = np.ldexp(integers, -16 - op.params["alibi_shift"]) * np.log(2)
+        value = self.constant(f"{name}.float", slopes.astype(np.float32).reshape(1, -1, 1, 1))
+        old = self.graph.initializers.pop(name)
+        for user, index in tuple(old.uses()):
+            user.replace_input_with(index, value)
+        self.replaced[name] = value
+
+    def tables(self, spec: Rope, context: int) -> None:
+        """cos and sin as int16 [context, pairs], correctly rounded."""
+        user = next(node for node in self.graph if node.op_type == "RotaryEmbedding")
+        names = [value.name for value in user.inputs[1:3]]
+        for name, table in zip(names, TablePlan(spec, context, 16).cos_sin(np.arange(context))):
+            data = self.constant(f"{name}.int16", table.astype(np.int16))
+            scale = self.constant(f"{name}.scale", np.array(spec.attention_factor / TABLE_SCALE, np.float32))
+            self.replace(name, self.node("DequantizeLinear", [data, scale], f"{name}.full", table.shape))
