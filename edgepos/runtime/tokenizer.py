@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..errors import EdgePosError
-from .native import Image, check, ffi, int32_array, int32_pointer, lib
+from .native import Image, check, ffi, int32_pointer, lib
 
 
 class Tokenizer:
@@ -54,10 +54,11 @@ class Tokenizer:
 
         Raises EdgePosError for an id outside the vocabulary.
         """
-        pair = int32_array("token ids", [previous, token])
+        vocab = self._image.info.vocab
+        if not 0 <= token < vocab:
+            raise EdgePosError(f"token id {token} is outside 0 … {vocab - 1}, the vocabulary")
         data, n = ffi.new("char **"), ffi.new("size_t *")
-        status = lib.ep_token_bytes(self._image.model, int(pair[0]), int(pair[1]), data, n)
-        check(status, f"token {token}, vocabulary {self._image.info.vocab}")
+        check(lib.ep_token_bytes(self._image.model, previous if 0 <= previous < vocab else -1, token, data, n), f"token {token}")
         return ffi.buffer(data[0], n[0])[:]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
