@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from edgepos.errors import EdgePosError, FormatError
 from edgepos.export.tokenizer_hf import read_tokenizer_json
 from edgepos.export.tokenizer_llama2c import read_tokenizer_bin
+from edgepos.export.tokenizers import TokenizerSpec, pairs_array
 from edgepos.runtime.native import Image, ffi, lib
 from edgepos.runtime.tokenizer import TextStream, Tokenizer
 from tokenizer_images import image, tokenizer_program
@@ -193,12 +194,18 @@ def test_long_texts_cost_little_more_than_their_length(byte_level, sentence_piec
         assert ours.decode_bytes(ids).strip() == text.encode().strip()
 
 
+def plain_encode(spec, data: bytes) -> list[int]:
+    """Join the adjacent pair of lowest rank, leftmost among equals, until there is none."""
+    rules = {(a, b): (rank, merged) for a, b, rank, merged in spec.pairs.tolist()}
+    ids = [i for i in spec.byte_ids[list(data)].tolist() if i >= 0]
+    while found := [(rules[pair][0], at) for at, pair in enumerate(zip(ids, ids[1:])) if pair in rules]:
+        at = min(found)[1]
+        ids[at : at + 2] = [rules[ids[at], ids[at + 1]][1]]
+    return ids
+
+
 def test_random_merges_equal_a_plain_encoder():
     """Ranks with ties, merges that lead anywhere, bytes without a token: the rule alone, not what real vocabularies hold."""
-    from spec_encode import encode as plain_encode
-
-    from edgepos.export.tokenizers import TokenizerSpec, pairs_array
-
     rng = random.Random(5)
     for _ in range(30):
         n = 40
