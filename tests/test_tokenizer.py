@@ -6,6 +6,7 @@ import random
 import struct
 import time
 import unicodedata
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from edgepos.errors import EdgePosError, FormatError
 from edgepos.export.tokenizer_hf import read_tokenizer_json
 from edgepos.export.tokenizer_llama2c import read_tokenizer_bin
-from edgepos.export.tokenizers import TokenizerSpec, pairs_array
+from edgepos.export.tokenizers import pairs_array
 from edgepos.runtime.native import Image, ffi, lib
 from edgepos.runtime.tokenizer import TextStream, Tokenizer
 from tokenizer_images import image, tokenizer_program
@@ -100,6 +101,11 @@ def test_classes_of_code_points_equal_the_library(byte_level):
 def test_any_bytes_come_back(byte_level, data):
     ours, _ = byte_level
     assert ours.decode_bytes(ours.encode(b"x" + data, bos=False)) == b"x" + data
+
+
+@pytest.fixture
+def tiny_spec(root):
+    return read_tokenizer_json(root / "examples/tiny/tiny-rope/tokenizer.json", vocab_size=1024, bos_id=None, eos_ids=(0,))
 
 
 # ---- SentencePiece BPE
@@ -204,26 +210,20 @@ def plain_encode(spec, data: bytes) -> list[int]:
     return ids
 
 
-def test_random_merges_equal_a_plain_encoder():
+def test_random_merges_equal_a_plain_encoder(tiny_spec):
     """Ranks with ties, merges that lead anywhere, bytes without a token: the rule alone, not what real vocabularies hold."""
     rng = random.Random(5)
     for _ in range(30):
         n = 40
         pairs = {(rng.randrange(n), rng.randrange(n)) for _ in range(300)}
-        byte_ids = np.array([b % 7 if b % 11 else -1 for b in range(256)], np.int32)
-        spec = TokenizerSpec(
-            kind="bpe-bytelevel",
+        spec = replace(
+            tiny_spec,
             tokens=tuple(b"%d" % i for i in range(n)),
             token_types=np.zeros(n, np.uint8),
             pairs=pairs_array([(a, b, rng.randrange(20), rng.randrange(n)) for a, b in sorted(pairs)]),
-            byte_ids=byte_ids,
+            byte_ids=np.array([b % 7 if b % 11 else -1 for b in range(256)], np.int32),
             added=(),
-            add_bos=False,
-            bos_id=None,
-            eos_ids=(),
-            add_prefix_space=False,
             pre_tokenizer="none",
-            strip_space_after_bos=False,
         )
         ours = tokenizer_of(spec)
         for size in (1, 2, 3, 7, 64, 200):
@@ -256,9 +256,8 @@ def test_errors_name_the_problem(byte_level):
     assert ours.encode("\udcff", bos=False) == ours.encode(b"\xff", bos=False)
 
 
-def test_model_without_tokenizer_says_so(root):
-    spec = read_tokenizer_json(root / "examples/tiny/tiny-rope/tokenizer.json", vocab_size=1024, bos_id=None, eos_ids=(0,))
-    program = tokenizer_program(spec)
+def test_model_without_tokenizer_says_so(tiny_spec):
+    program = tokenizer_program(tiny_spec)
     program.header.tokenizer = 0
     with pytest.raises(EdgePosError, match="no tokenizer"):
         Tokenizer(Image(image(program)))
@@ -280,9 +279,8 @@ def test_model_without_tokenizer_says_so(root):
         ("tokenizer.eos", 0, 1024),
     ],
 )
-def test_hostile_tables_are_refused(root, name, index, value):
-    spec = read_tokenizer_json(root / "examples/tiny/tiny-rope/tokenizer.json", vocab_size=1024, bos_id=None, eos_ids=(0,))
-    program = tokenizer_program(spec)
+def test_hostile_tables_are_refused(tiny_spec, name, index, value):
+    program = tokenizer_program(tiny_spec)
     array = program.arrays[program.names.index(name)].copy()
     array.reshape(-1)[index] = value
     program.arrays[program.names.index(name)] = array
