@@ -10,7 +10,8 @@ The result is a folder that `transformers` loads as it is, plus `training.json`
 The data is small (about 350 KB of simple stories), so everything here is about
 not overfitting: dropout, weight decay, a moving average of the weights, BPE
 dropout, randomly placed windows, and old children's books as a warm-up that
-fades out. The last tenth of the stories is held out. It touches neither the
+fades out. A second round may learn from the predictions of earlier runs as
+well (--teacher). The last tenth of the stories is held out. It touches neither the
 tokenizer nor the weights nor the choice of the snapshot; that choice uses a
 validation slice cut from the training part.
 """
@@ -48,13 +49,14 @@ DATA_LICENSES = {
 }
 HELD_OUT, VALIDATION = 0.10, 0.05  # of all stories; of the remaining stories
 VOCAB, CONTEXT = 1024, 512
-WINDOWS = ((128, 32), (256, 16), (512, 8))  # (length, batch): equal tokens per step
-WINDOW_ODDS = (0.35, 0.45, 0.20)
+WINDOWS = ((128, 16), (256, 8), (512, 4))  # (length, batch): equal tokens per step
+WINDOW_ODDS = (0.6, 0.3, 0.1)
+TEACHING = 0.7  # weight of the teachers' probabilities against the true next token
 
 RECIPES = {
     # Learning rate, weight decay, dropout and BPE dropout were chosen on the validation slice.
-    "rope": dict(lr=3e-3, weight_decay=0.1, dropout=0.15, bpe_dropout=0.1, ema=0.99),
-    "alibi": dict(lr=3e-3, weight_decay=0.1, dropout=0.15, bpe_dropout=0.1, ema=0.99),
+    "rope": dict(lr=3e-3, weight_decay=0.3, dropout=0.25, bpe_dropout=0.1, ema=0.99),
+    "alibi": dict(lr=3e-3, weight_decay=0.3, dropout=0.25, bpe_dropout=0.1, ema=0.99),
 }
 
 
@@ -235,7 +237,28 @@ class Stream:
         return self.tokens[at : at + length + 1]
 
 
-def train(kind, recipe, tokenizer, documents, minutes, seed, steps=None):
+def load_teachers(folders, tokenizer):
+    """Load earlier runs; their tokenizer must be the one of this run."""
+    for folder in folders:
+        if not (folder / "training.json").is_file():
+            sys.exit(f"--teacher {folder}: no folder written by train.py")
+        if Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() != tokenizer.get_vocab():
+            sys.exit(f"--teacher {folder}: its vocabulary differs, so its predictions cannot be used")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    return [load(folder, dtype=torch.float32).eval() for folder in folders]
+
+
+def targets(following, teachers, inputs):
+    """Return what to predict: the tokens that follow, or a blend with the teachers' mean opinion."""
+    if not teachers:
+        return following.flatten()
+    with torch.no_grad():
+        blend = sum(teacher(inputs, use_cache=False).logits.softmax(-1) for teacher in teachers)
+        blend = (blend * (TEACHING / len(teachers))).flatten(0, 1)
+        return blend.scatter_add_(1, following.reshape(-1, 1), torch.full((len(blend), 1), 1 - TEACHING))
+
+
+def train(kind, recipe, tokenizer, documents, teachers, minutes, seed, steps=None):
     """Train and return (weights chosen on the validation stories, facts about the run).
 
     The schedule follows the clock unless `steps` fixes its length.
@@ -248,7 +271,7 @@ def train(kind, recipe, tokenizer, documents, minutes, seed, steps=None):
     plain = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
         [{"params": decay, "weight_decay": recipe["weight_decay"]}, {"params": plain, "weight_decay": 0.0}],
-        lr=recipe["lr"], betas=(0.9, 0.98),
+        lr=recipe["lr"], betas=(0.9, 0.98), fused=True,
     )  # fmt: skip
     average = {name: value.clone() for name, value in model.state_dict().items()}
     main, old = Stream(tokenizer, list(stories), rng), Stream(tokenizer, list(chapters), rng)
@@ -273,7 +296,7 @@ def train(kind, recipe, tokenizer, documents, minutes, seed, steps=None):
         rows = torch.stack(rows)
         model.train()
         logits = model(rows[:, :-1], use_cache=False).logits
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1), targets(rows[:, 1:], teachers, rows[:, :-1]))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -325,7 +348,7 @@ def save(kind, out, weights, tokenizer, recipe):
     model = model.to(torch.bfloat16)
     model.config.dtype = torch.bfloat16
     model.generation_config = transformers.GenerationConfig(
-        bos_token_id=eot, eos_token_id=eot, pad_token_id=eot, max_length=CONTEXT
+        bos_token_id=eot, eos_token_id=eot, pad_token_id=eot
     )
     model.save_pretrained(out)
     tokenizer.save(str(out / "tokenizer.json"))
@@ -355,7 +378,13 @@ def record(kind, out, texts, documents, recipe, facts, seed):
         {
             "bits_per_byte": figure,
             "nats_per_token": round(nats / tokens, 4),
-            "held_out": {"stories": len(held_out), "tokens": tokens, "bytes": size},
+            "held_out": {
+                "file": STORIES,
+                "from_byte": texts[STORIES].rfind(held_out[0].encode("utf-8")),
+                "stories": len(held_out),
+                "tokens": tokens,
+                "bytes": size,
+            },
             "validation_stories": len(validation),
             "train_stories": len(stories),
             "parameters": sum(p.numel() for p in model.parameters()),
@@ -388,6 +417,10 @@ def main():
     parser.add_argument("--minutes", type=float, default=30.0, help="length of the training (default: 30)")
     parser.add_argument("--steps", type=int, help="fix the number of steps instead of the minutes")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--teacher", type=Path, nargs="+", default=[], metavar="DIR",
+        help="folders of earlier runs whose averaged predictions soften the targets",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     for name in ("lr", "weight-decay", "dropout", "bpe-dropout", "ema"):
         parser.add_argument(f"--{name}", type=float, help="replace this value of the recipe")
@@ -398,7 +431,14 @@ def main():
     texts = read_texts()
     documents = load_documents(texts)
     tokenizer = train_tokenizer(documents[0] + documents[3])
-    weights, facts = train(args.kind, recipe, tokenizer, documents, args.minutes, args.seed, args.steps)
+    teachers = load_teachers(args.teacher, tokenizer)
+    weights, facts = train(
+        args.kind, recipe, tokenizer, documents, teachers, args.minutes, args.seed, args.steps
+    )
+    facts["teachers"] = [
+        {"name": folder.name, **json.loads((folder / "training.json").read_text(encoding="utf-8"))}
+        for folder in args.teacher
+    ]
     out = args.out or HERE / f"tiny-{args.kind}"
     save(args.kind, out, weights, tokenizer, recipe)
     record(args.kind, out, texts, documents, recipe, facts, args.seed)
