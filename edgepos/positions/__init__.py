@@ -12,6 +12,7 @@ from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
 from .config import from_config
+from .multi_rope import AxialRope, MRope, multimodal_positions
 from .none import NoPosition
 from .plan import PhasePlan, TablePlan
 from .rope import Rope
@@ -19,7 +20,9 @@ from .spec import Spec, build
 
 __all__ = [
     "Alibi",
+    "AxialRope",
     "BiasTablePlan",
+    "MRope",
     "NoPosition",
     "PhasePlan",
     "Rope",
@@ -28,9 +31,10 @@ __all__ = [
     "TablePlan",
     "from_config",
     "from_json",
+    "multimodal_positions",
 ]
 
-_SPECS: dict[str, type[Spec]] = {cls.encoding: cls for cls in (Rope, Alibi, NoPosition)}
+_SPECS: dict[str, type[Spec]] = {cls.encoding: cls for cls in (Rope, MRope, AxialRope, Alibi, NoPosition)}
 
 
 def from_json(data: dict) -> Spec:

@@ -14,7 +14,7 @@ from ..errors import FormatError, UnsupportedError
 from . import emit_alibi, emit_rope
 from .alibi import Alibi
 from .none import NoPosition
-from .rope import Rope
+from .rope import Rotation
 from .spec import Spec, check_context
 from .table_file import TableFile, json_text
 
@@ -70,16 +70,16 @@ def _index(spec: Spec, context: int, bits: tuple[int, ...], results: list[dict])
 
 
 def _tables(spec: Spec, context: int, bits: tuple[int, ...]) -> tuple[list[dict], list[TableFile]]:
-    if isinstance(spec, Rope):
+    if isinstance(spec, Rotation):
         pairs = emit_rope.rope_tables(spec, context, bits)
-        results = [_result("rope", p, f"1/{p.full_scale}", p.bound, emit_rope.measured_error(p), t) for p, t in pairs]
+        results = [_result(spec.encoding, p, f"1/{p.full_scale}", p.bound, emit_rope.measured_error(p), t) for p, t in pairs]
     elif isinstance(spec, Alibi):
         pairs = emit_alibi.alibi_tables(spec, context, bits)
         results = [_alibi_result(p, t, context) for p, t in pairs]
     elif isinstance(spec, NoPosition):
         return [], []
     else:
-        raise UnsupportedError(f"spec is {type(spec).__name__}; tables are known for Rope, Alibi, NoPosition")
+        raise UnsupportedError(f"spec is {type(spec).__name__}; tables are known for the rotary encodings, Alibi and NoPosition")
     return results, [table for _, table in pairs]
 
 

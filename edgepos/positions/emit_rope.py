@@ -6,13 +6,13 @@ import numpy as np
 
 from ..fixedpoint import quarter_table
 from .plan import PhasePlan, RotationPlan, TablePlan
-from .rope import Rope
+from .rope import Rope, Rotation
 from .table_file import CFunction, TableFile
 
 SAMPLES = 4096
 
 
-def rope_tables(spec: Rope, context: int, bits: tuple[int, ...]) -> list[tuple[RotationPlan, TableFile]]:
+def rope_tables(spec: Rotation, context: int, bits: tuple[int, ...]) -> list[tuple[RotationPlan, TableFile]]:
     """The plans and files for positions 0 … context − 1; none when nothing is rotated."""
     if not spec.pairs:
         return []
@@ -37,15 +37,21 @@ def measured_error(plan: RotationPlan) -> float:
     worst = 0.0
     for start in range(0, len(positions), SAMPLES):
         chunk = positions[start : start + SAMPLES]
+        if plan.spec.axes is not None:
+            chunk = np.repeat(chunk[:, None], max(plan.spec.axes) + 1, axis=1)
         for integers, exact in zip(plan.cos_sin(chunk), plan.spec.cos_sin(chunk, plan.seq_len)):
             worst = max(worst, float(np.abs(integers - plan.full_scale * exact).max()))
     return worst
 
 
-def _about(spec: Rope) -> list[str]:
+def _about(spec: Rotation) -> list[str]:
     """What a header says of the rotation."""
-    scaling = "none" if spec.scaling is None else ", ".join(f"{k} {_short(v)}" for k, v in spec.scaling.to_json().items())
-    lines = [f"RoPE: head_dim {spec.head_dim}, rotary_dim {spec.rotary_dim}, theta {spec.theta!r}, scaling {scaling}."]
+    lines = [f"{spec.encoding}: head_dim {spec.head_dim}, rotary_dim {spec.rotary_dim}, layout {spec.layout}."]
+    if isinstance(spec, Rope):
+        scaling = "none" if spec.scaling is None else ", ".join(f"{k} {_short(v)}" for k, v in spec.scaling.to_json().items())
+        lines.append(f"theta {spec.theta!r}, scaling {scaling}.")
+    if spec.axes is not None:
+        lines.append("A position has coordinates: pair j turns with coordinate axis[j].")
     if spec.attention_factor != 1:
         lines.append(f"cos and sin are without the attention factor {spec.attention_factor!r}: multiply the rotated components by it.")
     return lines
@@ -55,7 +61,7 @@ def _short(value) -> str:
     return f"[{len(value)} numbers]" if isinstance(value, list) else str(value)
 
 
-def _partners(spec: Rope, pairs: str) -> tuple[str, str]:
+def _partners(spec: Rotation, pairs: str) -> tuple[str, str]:
     """The two components of pair j in C."""
     return ("x[j]", f"x[j + {pairs}]") if spec.layout == "half" else ("x[2 * j]", "x[2 * j + 1]")
 
@@ -75,7 +81,8 @@ def _row_file(plan: TablePlan) -> TableFile:
     stem = f"rope_int{plan.bits}"
     upper = f"EDGEPOS_{stem.upper()}"
     a, b = _partners(plan.spec, f"{upper}_PAIRS")
-    cell = f"edgepos_{stem}_%s[position][j]"
+    row = "position" if plan.spec.axes is None else f"position[edgepos_{stem}_axis[j]]"
+    cell = f"edgepos_{stem}_%s[{row}][j]"
     about = (
         f"cos and sin of RoPE as int{plan.bits}, one row per position. Written by EdgePos.",
         *_about(plan.spec),
@@ -87,8 +94,13 @@ def _row_file(plan: TablePlan) -> TableFile:
     )
     shape = ("CONTEXT", "PAIRS")
     description = {"kind": "rope", **plan.certificate(), "scale": plan.scale, "arrays": {"cos": "[position][pair]", "sin": "[position][pair]"}}
-    arrays = {"cos": plan.cos, "sin": plan.sin}
-    return TableFile(stem, about, _macros(plan), arrays, {"cos": shape, "sin": shape}, description)
+    arrays = {"cos": plan.cos, "sin": plan.sin} | _axis_array(plan.spec)
+    return TableFile(stem, about, _macros(plan), arrays, {"cos": shape, "sin": shape, "axis": ("PAIRS",)}, description)
+
+
+def _axis_array(spec: Rotation) -> dict[str, np.ndarray]:
+    """The coordinate of each pair as an array, where positions have several."""
+    return {} if spec.axes is None else {"axis": np.array(spec.axes, dtype=np.uint8)}
 
 
 _PHASE_BODY = """\
@@ -108,6 +120,8 @@ _PHASE_BODY = """\
 
 
 def _phase_file(plan: PhasePlan) -> TableFile:
+    row = "position" if plan.spec.axes is None else "position[edgepos_rope_phase_axis[j]]"
+    a, b = _partners(plan.spec, "EDGEPOS_ROPE_PHASE_PAIRS")
     about = (
         "cos and sin of RoPE at any position below 2^31 from 64-bit phases. Written by EdgePos.",
         *_about(plan.spec),
@@ -115,7 +129,8 @@ def _phase_file(plan: PhasePlan) -> TableFile:
         "quarter: 32767 * 2^15 * (1 + h^2/16) * sin(j*h), h = pi/512, the same for every model.",
         f"value = integer * EDGEPOS_ROPE_PHASE_SCALE. Error at most EDGEPOS_ROPE_PHASE_BOUND units (1/{plan.full_scale}) against exact",
         "cos and sin for positions below EDGEPOS_ROPE_PHASE_CONTEXT, proven.",
-        "Use: int32_t c, s; edgepos_rope_phase_sincos(position, j, &c, &s); then as with a table.",
+        f"Use: int32_t c, s; edgepos_rope_phase_sincos({row}, j, &c, &s); then, scaled by 1/{plan.full_scale}:",
+        f"  ya = {a} * c - {b} * s; yb = {a} * s + {b} * c;",
     )
     function = CFunction(
         "cos and sin of a pair at a position, scaled by 32767; pair < EDGEPOS_ROPE_PHASE_PAIRS.",
@@ -126,8 +141,8 @@ def _phase_file(plan: PhasePlan) -> TableFile:
         "rope_phase",
         about,
         _macros(plan) | {"QUARTER_ENTRIES": 257},
-        {"increments": plan.increments, "quarter": quarter_table().astype(np.int32)},
-        {"increments": ("PAIRS",), "quarter": ("QUARTER_ENTRIES",)},
+        {"increments": plan.increments, "quarter": quarter_table().astype(np.int32)} | _axis_array(plan.spec),
+        {"increments": ("PAIRS",), "quarter": ("QUARTER_ENTRIES",), "axis": ("PAIRS",)},
         {"kind": "rope", **plan.certificate(), "scale": plan.scale, "arrays": {"increments": "[pair]", "quarter": "[257]"}},
         (function,),
     )

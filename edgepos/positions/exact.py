@@ -10,27 +10,27 @@ import mpmath
 import numpy as np
 
 from ..fixedpoint import round_half_up
-from .rope import EXACT_PREC, Rope
+from .angles import EXACT_PREC, Angles
 
 TIE_SLACK = 1e-6  # five orders above the error of float64 here
 
 
-def exact_cos_sin(spec: Rope, position: int, pair: int, seq_len: int | None = None) -> tuple[mpmath.mpf, mpmath.mpf]:
+def exact_cos_sin(spec: Angles, position: int, pair: int, seq_len: int | None = None) -> tuple[mpmath.mpf, mpmath.mpf]:
     """cos and sin of one pair at one position to about 190 bits."""
     with mpmath.workprec(EXACT_PREC):
         angle = int(position) * spec.exact_inv_freq(seq_len)[pair]
         return mpmath.cos(angle), mpmath.sin(angle)
 
 
-def rounded_cos_sin(spec: Rope, positions: np.ndarray, scale: int, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """floor(scale·cos + 1/2) and floor(scale·sin + 1/2), exactly, int64 [n, pairs] each; positions int64 [n]."""
+def rounded_cos_sin(spec: Angles, context: int, scale: int, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """floor(scale·cos + 1/2) and floor(scale·sin + 1/2), exactly, int64 [context, pairs] each, of positions 0 … context − 1."""
     results = []
-    for which, values in enumerate(spec.cos_sin(positions, seq_len)):
+    for which, values in enumerate(spec.cos_sin_of_pairs(np.arange(context)[:, None], seq_len)):
         scaled = scale * values + 0.5
         rounded = np.floor(scaled)
         part = scaled - rounded
-        for n, pair in np.argwhere((part < TIE_SLACK) | (part > 1 - TIE_SLACK)):
+        for position, pair in np.argwhere((part < TIE_SLACK) | (part > 1 - TIE_SLACK)):
             with mpmath.workprec(EXACT_PREC):
-                rounded[n, pair] = round_half_up(scale * exact_cos_sin(spec, positions[n], pair, seq_len)[which])
+                rounded[position, pair] = round_half_up(scale * exact_cos_sin(spec, position, pair, seq_len)[which])
         results.append(rounded.astype(np.int64))
     return results[0], results[1]

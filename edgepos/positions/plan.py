@@ -1,4 +1,4 @@
-"""Integer plans for RoPE: how cos and sin are had in integers, and how far they are from exact mathematics.
+"""Integer plans for rotary encodings: how cos and sin are had in integers, and how far they are from exact mathematics.
 
 `PhasePlan` is what the EdgePos runtime does (docs/arithmetic.md: rope_phase, sincos_q15): one 64-bit increment per pair and a
 quarter wave that all models share. `TablePlan` is one correctly rounded row per position, for runtimes that want to load numbers.
@@ -13,10 +13,11 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from ..fixedpoint import mantissa_shift, requant, rope_phase, sincos_q15
+from .angles import EXACT_PREC
 from .exact import rounded_cos_sin
 from .phase_proof import FULL_SCALE, bound_of, phase_terms, runtime_interpolation
-from .rope import EXACT_PREC, Rope
-from .spec import POSITION_LIMIT, check_context, check_positions
+from .rope import Rotation
+from .spec import POSITION_LIMIT, check_context
 
 TABLE_SCALES = {16: 32767, 8: 127}
 TABLE_BYTES_LIMIT = 2**30
@@ -32,7 +33,7 @@ class RotationPlan:
     bytes: size of the constants.
     """
 
-    spec: Rope
+    spec: Rotation
     method: str
     bits: int
     context: int
@@ -112,7 +113,7 @@ class RotationPlan:
 class PhasePlan(RotationPlan):
     """64-bit phase increments and the runtime's 257-entry quarter wave; int16 cos and sin at any position below 2^31."""
 
-    spec: Rope
+    spec: Rotation
     context: int = POSITION_LIMIT
 
     method = "phase"
@@ -140,8 +141,8 @@ class PhasePlan(RotationPlan):
         return bound_of(self.terms())
 
     def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
-        p = check_positions(positions, self.context)
-        c, s = sincos_q15(rope_phase(p[..., None], self.increments))
+        p = self.spec.pair_positions(positions, self.context)
+        c, s = sincos_q15(rope_phase(p, self.increments))
         return c.astype(np.int16), s.astype(np.int16)
 
     def certificate(self) -> dict:
@@ -157,7 +158,7 @@ class TablePlan(RotationPlan):
 
     method = "table"
 
-    def __init__(self, spec: Rope, context: int, bits: int = 16):
+    def __init__(self, spec: Rotation, context: int, bits: int = 16):
         """Raises UnsupportedError for other bits than 16 and 8 and for tables above 2^30 bytes, FormatError for a bad context."""
         if bits not in TABLE_SCALES:
             raise UnsupportedError(f"bits is {bits!r}; known are 16, 8")
@@ -169,7 +170,7 @@ class TablePlan(RotationPlan):
                 f"a table of {self.bytes} bytes for context {context} passes the limit of 2^30; use the phase plan"
             )
         dtype = np.int16 if bits == 16 else np.int8
-        rows = rounded_cos_sin(spec, np.arange(self.context), self.full_scale, self.seq_len)
+        rows = rounded_cos_sin(spec, self.context, self.full_scale, self.seq_len)
         self.cos, self.sin = (t.astype(dtype) for t in rows)
         for t in (self.cos, self.sin):
             t.flags.writeable = False
@@ -182,5 +183,5 @@ class TablePlan(RotationPlan):
         return {"correct_rounding": 0.5}
 
     def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
-        p = check_positions(positions, self.context)
-        return self.cos[p], self.sin[p]
+        at = self.spec.pair_positions(positions, self.context), np.arange(self.spec.pairs)
+        return self.cos[at], self.sin[at]

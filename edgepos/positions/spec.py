@@ -78,7 +78,7 @@ class Spec:
 def _plain(value):
     if is_dataclass(value):
         return value.to_json()
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
 def build(cls: type, what: str, data: dict):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-C_TYPES = {"int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "uint32": "uint32_t", "uint64": "uint64_t"}
+C_TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "int32": "int32_t", "uint32": "uint32_t", "uint64": "uint64_t"}
 SUFFIXES = (".h", ".c", ".npz")
 LINE_WIDTH = 120
 
