@@ -26,7 +26,7 @@ def c_runtime_dir() -> Path:
     A checkout's folder also holds ``tests/`` and ``tools/``, which a board does not need.
     Raises EdgePosError if the installation is damaged.
     """
-    return _find("_c_runtime", "c_runtime", "CMakeLists.txt")
+    return _find("_data/c_runtime", "c_runtime", "CMakeLists.txt")
 
 
 def tiny_model_dir(name: str) -> Path:
@@ -36,4 +36,4 @@ def tiny_model_dir(name: str) -> Path:
     """
     if name not in TINY_MODELS:
         raise UnsupportedError(f"example model {name!r} does not exist: choose one of {', '.join(TINY_MODELS)}")
-    return _find(f"_examples/{name}", f"examples/tiny/{name}", "config.json")
+    return _find(f"_data/tiny/{name}", f"examples/tiny/{name}", "config.json")
