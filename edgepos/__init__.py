@@ -21,7 +21,7 @@ except PackageNotFoundError:  # a source tree that was not installed
     __version__ = "0+source"
 
 # Loaded on first use: `import edgepos` stays fast, and the runtime works without the exporter's libraries.
-_LAZY = {"open": "bundle", "Bundle": "bundle", "export_bundle": "exporter", "reference": "reference", "positions": None}
+_LAZY = {"open": "bundle", "Bundle": "bundle", "export_bundle": "exporter", "reference": "float_session", "positions": None}
 
 __all__ = ["ContextError", "EdgePosError", "FormatError", "UnsupportedError", "arith", *_LAZY]
 

@@ -87,6 +87,11 @@ class Bundle:
 
         `context` is the number of tokens it can hold, by default the model's. Raises EdgePosError for unknown engines and ContextError for contexts that do not fit.
         """
+        session = self._new_session(context, threads, engine)
+        session.tokenizer = self.tokenizer if self.image.info.tokenizer else None
+        return session
+
+    def _new_session(self, context, threads, engine):
         if engine == "c":
             return CSession(self.image, context=context, threads=threads)
         if engine == "golden":
@@ -94,7 +99,7 @@ class Bundle:
         if engine == "onnx":
             if self.path is None:
                 raise FormatError(f"{self.model_path}: engine 'onnx' needs the bundle folder with its model.onnx")
-            from .reference import FloatSession
+            from .float_session import FloatSession
 
             return FloatSession(self.path / "model.onnx", threads=threads)
         raise EdgePosError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")

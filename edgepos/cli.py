@@ -53,7 +53,7 @@ def _progress(unit: str) -> Progress:
 @app.command()
 def export(
     source: Annotated[Path, typer.Argument(help="A Hugging Face folder or a llama2.c .bin file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The bundle folder to write, by custom NAME.edgepos.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The bundle folder to write, usually NAME.edgepos.")],
     weights: Annotated[Weights, typer.Option(help="Weight format.")] = Weights.w8g32,
     kv: Annotated[Kv, typer.Option(help="KV cache format.")] = Kv.kv16,
     context: Annotated[Optional[int], typer.Option(help="Most tokens of a session; default: the model's.")] = None,
@@ -92,15 +92,12 @@ def run(
 ) -> None:
     """Generate text."""
     from .bundle import open as open_bundle
-    from .runtime.generate import generate
 
-    opened = open_bundle(bundle)
-    session = opened.session(context=context, threads=threads, engine=engine.value)
+    session = open_bundle(bundle).session(context=context, threads=threads, engine=engine.value)
+    pieces = session.generate(prompt, max_new_tokens, temperature, top_k, top_p, seed)
     started = time.monotonic()
     sys.stdout.write(prompt)
-    for piece in generate(
-        session, opened.tokenizer, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
-    ):
+    for piece in pieces:
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")

@@ -13,6 +13,7 @@ import numpy as np
 from . import fixedpoint as fx
 from . import golden_state
 from .errors import ContextError, EdgePosError
+from .generation import Generates
 from .program import GROUP, INTERLEAVED, NONE, Op, Operation, Program
 
 
@@ -263,7 +264,7 @@ OPERATORS = {
 }
 
 
-class GoldenSession:
+class GoldenSession(Generates):
     """A session with the interface of the C runtime's (edgepos.runtime.session), computed by `Machine`."""
 
     def __init__(self, program: Program, context: int | None = None):

@@ -31,9 +31,9 @@ class Rng:
         rot = old >> 59
         return (x >> rot | x << (32 - rot)) & 0xFFFFFFFF
 
-    def next64(self) -> int:
-        high = self.next()
-        return high << 32 | self.next()
+    def below(self, total: int) -> int:
+        """A number in 0 … total − 1."""
+        return self.next() * total >> 32
 
 
 @dataclass(frozen=True)
@@ -75,5 +75,5 @@ def sample(logits: np.ndarray, f: int, how: Sampling, rng: Rng) -> int:
     order = np.sort(order[: int(np.searchsorted(running, need)) + 1])
 
     running = np.cumsum(weight[order])
-    draw = rng.next64() % int(running[-1])
+    draw = rng.below(int(running[-1]))
     return int(order[np.searchsorted(running, draw, side="right")])

@@ -11,7 +11,7 @@ import pytest
 from hf_models import edit_json, make_bloom, make_llama, random_ids, torch, torch_logits
 
 from edgepos.export import load
-from edgepos.reference import reference
+from edgepos.float_session import reference
 
 LLAMAS = {
     "grouped": {},

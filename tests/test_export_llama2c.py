@@ -10,7 +10,7 @@ from llama2c_numpy import Llama2c, Tokenizer, stories, write_model
 
 from edgepos.errors import FormatError, UnsupportedError
 from edgepos.export import load
-from edgepos.reference import reference
+from edgepos.float_session import reference
 
 
 @pytest.fixture(scope="module")

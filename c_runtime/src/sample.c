@@ -16,9 +16,10 @@ void ep_rng_seed(ep_rng *rng, uint64_t seed) {
   ep_rng_next(rng);
 }
 
-static uint64_t next64(ep_rng *rng) {
-  uint64_t high = ep_rng_next(rng);
-  return high << 32 | ep_rng_next(rng);
+/* floor(next * total / 2^32), total < 2^48: moves little when the total does, so that almost equal models choose alike. */
+static uint64_t draw(ep_rng *rng, uint64_t total) {
+  uint64_t r = ep_rng_next(rng);
+  return r * (total >> 32) + (r * (total & 0xffffffffu) >> 32);
 }
 
 /* Logits and how they become weights. */
@@ -116,7 +117,7 @@ ep_status ep_sample(const int32_t *logits, int32_t vocab, int32_t f, const ep_sa
   uint64_t total = 0, sum = 0;
   for (uint32_t i = 0; i < n; i++)
     if (all || i == last || before(&c, i, last)) total += weight(&c, (int32_t)i);
-  uint64_t u = next64(rng) % total;
+  uint64_t u = draw(rng, total);
   for (uint32_t i = 0; i < n; i++) {
     if (!all && i != last && !before(&c, i, last)) continue;
     sum += weight(&c, (int32_t)i);

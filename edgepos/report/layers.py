@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ..golden import GoldenSession
 from ..program import NONE, Program
-from ..reference import FloatSession
+from ..float_session import FloatSession
 
 
 def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:

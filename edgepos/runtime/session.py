@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ContextError, EdgePosError, FormatError
+from ..generation import Generates
 from ..sampling import Rng, Sampling
 from .native import Image, aligned, check, ffi, int32_array, int32_pointer, lib, make_config, status_text
 
@@ -69,7 +70,7 @@ def _new_pool(threads: int):
     return ffi.gc(pool, free)
 
 
-class CSession:
+class CSession(Generates):
     """Tokens and their KV cache, evaluated by the C runtime. Calls release the GIL.
 
     One thread at a time may use a session (EdgePosError otherwise); sessions of the same image are independent.

@@ -7,10 +7,10 @@ import onnx_ir as ir
 import pytest
 from llama2c_numpy import write_model
 
-import edgepos.reference
+import edgepos.float_session
 from edgepos.errors import ContextError, FormatError
 from edgepos.export import load
-from edgepos.reference import FloatSession, reference
+from edgepos.float_session import FloatSession, reference
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_refused_calls_leave_the_session_as_it_was(canonical):
 
 def test_weights_in_a_file_give_the_same_logits(canonical, monkeypatch, tmp_path):
     want = reference(canonical).eval(IDS)
-    monkeypatch.setattr(edgepos.reference, "INLINE_LIMIT", 0)
+    monkeypatch.setattr(edgepos.float_session, "INLINE_LIMIT", 0)
     np.testing.assert_array_equal(reference(canonical).eval(IDS), want)
     ir.save(canonical.model, tmp_path / "m.onnx", external_data="m.data", size_threshold_bytes=0)
     monkeypatch.undo()

@@ -14,11 +14,12 @@ import onnxruntime as ort
 
 from edgepos.errors import ContextError, FormatError
 from edgepos.export import CanonicalModel, load
+from edgepos.generation import Generates
 
 INLINE_LIMIT = 2**30  # a protobuf message ends at 2 GB; above half of that weights go to a file
 
 
-class FloatSession:
+class FloatSession(Generates):
     """Runs one canonical graph on the CPU and keeps its KV cache.
 
     ``model`` is an onnx_ir.Model or the path of an .onnx file. ``weights`` replaces

@@ -1,0 +1,29 @@
+"""`Session.generate` for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .errors import EdgePosError
+
+
+class Generates:
+    """Adds `generate` to a session; `Bundle.session` sets `tokenizer`."""
+
+    tokenizer = None
+
+    def generate(
+        self,
+        prompt: str | bytes | Sequence[int],
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Continue `prompt` and yield pieces of text as they are made: see edgepos.runtime.generate."""
+        from .runtime.generate import generate
+
+        if self.tokenizer is None:
+            raise EdgePosError("this session has no tokenizer: the bundle carries none; evaluate token ids instead")
+        return generate(self, self.tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed)
