@@ -1,0 +1,18 @@
+/* Writes a few small images as a seed corpus: make_seeds DIRECTORY (which must exist). */
+#include "image.h"
+
+int main(int argc, char **argv) {
+  if (argc != 2) return fprintf(stderr, "usage: make_seeds DIRECTORY\n"), 1;
+  for (int32_t i = 0; i < 8; i++) {
+    shape s = {.kv_bits = i & 1 ? 16 : 8, .grouped = i >> 1 & 1, .extreme = i >> 2, .layers = 1 + (i & 1), .width = 33,
+               .vocab = 24, .context = 8, .tokenizer = i != 3, .seed = (uint64_t)i};
+    char path[4096];
+    size_t n;
+    uint8_t *image = image_of(&s, &n);
+    snprintf(path, sizeof path, "%s/seed%d", argv[1], (int)i);
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(image, 1, n, f) != n || fclose(f)) return perror(path), 1;
+    free(image);
+  }
+  return 0;
+}

@@ -1,0 +1,65 @@
+/* Use an image as a program would that trusts it once ep_open has accepted it: shared by the mutation tests and the fuzzer. */
+#ifndef EP_EXERCISE_H
+#define EP_EXERCISE_H
+
+#include <stdlib.h>
+
+#include "edgepos.h"
+
+enum { MOST_ARENA = 1 << 24 };
+static const uint64_t MOST_WORK = 1u << 23; /* weight bytes per token: larger programs are opened only */
+
+static inline void exercise_tokenizer(const ep_model *model, const ep_info *info) {
+  static const char text[] = "ab cd!!\"#\xf0\x9f\x98\x80";
+  int32_t ids[64], scratch[4 * (sizeof text + 2)];
+  const char *bytes;
+  size_t n = 0, length = 0;
+  if (ep_encode(model, text, sizeof text - 1, ep_adds_bos(model), ids, 64, scratch, &n) != EP_OK) return;
+  for (size_t i = 0; i < n; i++) ep_token_bytes(model, i ? ids[i - 1] : -1, ids[i], &bytes, &length);
+  ep_token_bytes(model, info->bos, info->vocab - 1, &bytes, &length);
+  if (length) ep_utf8_pending(bytes, length);
+}
+
+/* Evaluate two tokens, sample a third, save, rewind, restore. Returns what ep_open said. */
+static inline ep_status exercise(const void *image, size_t size) {
+  ep_model model;
+  ep_info info;
+  uint64_t where = 0;
+  ep_status st = ep_open(&model, image, size, &where);
+  if (st != EP_OK) {
+    if (where > size) abort();
+    return st;
+  }
+  if (ep_model_info(&model, &info) != EP_OK) abort();
+  exercise_tokenizer(&model, &info);
+  ep_config cfg = {.context = info.context < 4 ? info.context : 4, .n_batch = 2};
+  size_t bytes;
+  if (ep_arena_size(&model, &cfg, &bytes) != EP_OK || bytes > MOST_ARENA || info.weight_bytes_per_token > MOST_WORK) return st;
+  if ((uint64_t)info.vocab > MOST_WORK || (uint64_t)info.n_ops > 4096) return st;
+  void *arena = aligned_alloc(EP_ALIGN, (bytes + EP_ALIGN - 1) / EP_ALIGN * EP_ALIGN);
+  uint32_t *scratch = (uint32_t *)malloc(sizeof *scratch * (size_t)info.vocab);
+  int32_t *logits = (int32_t *)malloc(sizeof *logits * (size_t)info.vocab);
+  int32_t ids[2] = {0, info.vocab - 1}, positions[2] = {0, INT32_MAX - 1}, token = 0;
+  int32_t n = cfg.context < 2 ? 1 : 2;
+  ep_session *s;
+  ep_rng rng;
+  ep_sampling how = {.temperature = 65536, .top_k = 3, .top_p = 60000};
+  if (!arena || !scratch || !logits || ep_session_init(&s, &model, &cfg, arena, bytes) != EP_OK) abort();
+  if (ep_eval(s, ids, positions, n, NULL) != EP_OK || ep_logits(s, logits) != EP_OK || ep_argmax(s, &token) != EP_OK) abort();
+  if (token < 0 || token >= info.vocab) abort();
+  ep_rng_seed(&rng, 1);
+  if (ep_sample(logits, info.vocab, info.logits_f, &how, &rng, scratch, &token) != EP_OK) abort();
+  if (token < 0 || token >= info.vocab) abort();
+  size_t saved = ep_state_size(s);
+  uint8_t *state = (uint8_t *)malloc(saved);
+  if (!state || ep_state_save(s, state, saved) != EP_OK || ep_rewind(s, 0) != EP_OK) abort();
+  if (ep_state_restore(s, state, saved) != EP_OK) abort();
+  if (n < cfg.context && ep_eval(s, &token, NULL, 1, logits) != EP_OK) abort();
+  free(state);
+  free(logits);
+  free(scratch);
+  free(arena);
+  return st;
+}
+
+#endif
