@@ -54,7 +54,7 @@ def load(program: Program, context: int, state: bytes) -> tuple[np.ndarray, list
         raise FormatError("saved state: unknown magic or version; it was not saved by this version of EdgePos")
     if (digest, bits) != (h.digest, h.kv_bits):
         raise FormatError("saved state: it was saved by another model or KV format; restore it with the bundle that saved it")
-    if n > context or has_row > 1:
+    if n > context or has_row > min(n, 1):
         raise FormatError(f"saved state: {n} tokens do not fit a context of {context}; open a longer session")
     blocks = _layout(program, n)
     width = program.values[program.head_input].width
@@ -74,10 +74,12 @@ def load(program: Program, context: int, state: bytes) -> tuple[np.ndarray, list
     positions = take((n,), np.dtype("<i4"))
     if n and (positions[0] < 0 or (np.diff(positions) <= 0).any()):
         raise FormatError("saved state: positions do not ascend from 0")
+    ranges = ((-32639, 32639), (0, 17)) if bits == 16 else ((-127, 127), (0, 2**31 - 1))
     filled = []
     for layer, head, area, shape, dtype in blocks:
         array = take(shape, dtype)
-        if area.endswith("scale") and array.size and (array.min() < 0 or (bits == 16 and array.max() > 17)):
-            raise FormatError(f"saved state: a scale of layer {layer} is out of range")
+        low, high = ranges[area.endswith("scale")]
+        if array.size and (array.min() < low or array.max() > high):
+            raise FormatError(f"saved state: {area} of layer {layer} is out of range")
         filled.append((layer, head, area, array))
     return positions, filled, take((width,), np.dtype("<i4")) if has_row else None

@@ -1,0 +1,179 @@
+"""The C runtime gives golden's bits: every operator, any numbers a file may hold, any way to cut the tokens."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from random_programs import Shape, random_program
+from tokenizer_images import image
+
+from edgepos.errors import ContextError, EdgePosError, FormatError
+from edgepos.fixedpoint import fnv1a64
+from edgepos.golden import GoldenSession
+from edgepos.program import NONE
+from edgepos.runtime import native
+from edgepos.runtime.native import Image
+from edgepos.runtime.session import CSession
+from edgepos.sampling import Rng, Sampling, sample
+
+SHAPES = {
+    "rope-interleaved": Shape(),
+    "rope-half-partial": Shape(layout=0, pairs=3, bias=True),
+    "rope-per-row": Shape(grouped=False, kv_heads=6),
+    "alibi-layernorm": Shape(pairs=0, alibi=True, center=True, bias=True, kv_heads=1),
+    "both, odd sizes": Shape(alibi=True, v_dim=7, width=33, inner=65, heads=4, kv_heads=4, head_dim=6, pairs=2, vocab=131),
+    "one head, long": Shape(heads=1, kv_heads=1, head_dim=64, v_dim=64, pairs=32, context=300, layers=1),
+}
+
+
+@pytest.fixture(params=[(name, kv, extreme) for name in SHAPES for kv in (16, 8) for extreme in (False, True)], ids=str)
+def program(request):
+    name, kv_bits, extreme = request.param
+    shape = Shape(**{**vars(SHAPES[name]), "kv_bits": kv_bits})
+    return random_program(np.random.default_rng(list(SHAPES).index(name)), shape, extreme)
+
+
+def sessions(program, context=None):
+    return GoldenSession(program, context), CSession(Image(image(program)), context)
+
+
+def test_every_operator_gives_the_same_bits(program):
+    golden, c = sessions(program)
+    ids = np.random.default_rng(1).integers(0, program.header.vocab, program.header.context)
+    expected: dict[int, np.ndarray] = {}
+    logits = golden.eval_int(ids, trace=lambda op, output: expected.setdefault(op, output))
+    seen: dict[int, list[np.ndarray]] = {}
+    c.set_trace(lambda event: seen.setdefault(event.op, []).append(event.data))
+    assert (c.eval_int(ids) == logits).all()
+    for index, op in enumerate(program.ops[:-1]):
+        if op.out != NONE:
+            assert (np.concatenate(seen[index]) == expected[index]).all(), (index, op.code.name)
+    assert c.saturations == golden.saturations
+
+
+def test_cuts_batches_and_threads_change_nothing(program):
+    golden, _ = sessions(program)
+    picture = Image(image(program))
+    n = min(program.header.context, 40)
+    ids = np.random.default_rng(2).integers(0, program.header.vocab, n)
+    positions = np.cumsum(np.random.default_rng(3).integers(1, 2**20, n))
+    expected = golden.eval_int(ids, positions)
+    for threads, batch, cut in itertools.product((1, 3), (1, 5, 64), (1, 17, n)):
+        s = CSession(picture, threads=threads, n_batch=batch)
+        parts = [s.eval_int(ids[at : at + cut], positions[at : at + cut]) for at in range(0, n, cut)]
+        assert (np.concatenate(parts) == expected).all(), (threads, batch, cut)
+        assert s.saturations == golden.saturations
+        assert s.argmax() == int(expected[-1].argmax())
+
+
+def test_reset_rewind_and_restore(program):
+    golden, c = sessions(program)
+    ids = np.random.default_rng(4).integers(0, program.header.vocab, 30)
+    expected = golden.eval_int(ids)
+    c.eval_int(ids[:20])
+    state = c.save()
+    golden.rewind(20)
+    golden.reset()
+    golden.eval_int(ids[:20])
+    assert state == golden.save()
+    c.eval_int(ids[20:])
+    c.rewind(20)
+    assert (c.eval_int(ids[20:]) == expected[20:]).all()
+    c.reset()
+    assert c.position == 0 and c.length == 0 and c.saturations == 0
+    assert (c.eval_int(ids) == expected).all()
+    for other in sessions(program, context=30):
+        other.restore(state)
+        assert other.position == 20
+        assert (other.eval_int(ids[20:]) == expected[20:]).all()
+    c.restore(state)
+    assert c.argmax() == int(expected[19].argmax())
+
+
+def test_errors_leave_the_state(program):
+    _, c = sessions(program, context=25)
+    ids = np.random.default_rng(5).integers(0, program.header.vocab, 25)
+    expected = CSession(Image(image(program)), 25).eval_int(ids)
+    c.eval_int(ids[:20])
+    state = c.save()
+    bad = [
+        (ContextError, lambda: c.eval_int(ids[:6])),
+        (EdgePosError, lambda: c.eval_int([0, program.header.vocab])),
+        (EdgePosError, lambda: c.eval_int([0, -1])),
+        (ContextError, lambda: c.eval_int([0, 0], positions=[25, 25])),
+        (ContextError, lambda: c.eval_int([0], positions=[19])),
+        (ContextError, lambda: c.rewind(21)),
+        (FormatError, lambda: c.restore(state[:-1])),
+        (FormatError, lambda: c.restore(b"")),
+        (FormatError, lambda: c.restore(state + b"\0")),
+    ]
+    for error, call in bad:
+        with pytest.raises(error):
+            call()
+        assert c.save() == state
+    assert (c.eval_int(ids[20:]) == expected[20:]).all()
+    with pytest.raises(ContextError):
+        c.eval_int([0])
+    assert c.length == 25
+
+
+@pytest.mark.parametrize("kv_bits", [16, 8])
+def test_damaged_states_are_refused_or_run(kv_bits):
+    program = random_program(np.random.default_rng(6), Shape(kv_bits=kv_bits))
+    golden, c = sessions(program)
+    c.eval_int(range(9))
+    state = bytearray(c.save())
+    rng = np.random.default_rng(7)
+    accepted = 0
+    for _ in range(300):
+        damaged = bytearray(state)
+        damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        outcomes = []
+        for session in (golden, c):
+            session.reset()
+            try:
+                session.restore(bytes(damaged))
+                outcomes.append(session.eval_int([1, 2]).tolist())
+            except FormatError:
+                outcomes.append(None)
+        assert outcomes[0] == outcomes[1]
+        accepted += outcomes[0] is not None
+    assert accepted > 100
+
+
+def test_selftest_digest():
+    program = random_program(np.random.default_rng(8), Shape())
+    ids = program.arrays[program.header.selftest]
+    logits = GoldenSession(program).eval_int(ids)
+    program.header.digest = fnv1a64(logits.astype("<i4").tobytes())
+    assert Image(image(program)).selftest() == program.header.digest
+    program.header.digest ^= 1
+    with pytest.raises(EdgePosError, match="digest"):
+        Image(image(program)).selftest()
+
+
+def test_sampling_is_the_same_in_c():
+    rng = np.random.default_rng(9)
+    for case in range(400):
+        vocab, f = int(rng.integers(1, 600)), int(rng.integers(-16, 31))
+        spread = 2.0 ** rng.integers(0, 32)
+        row = np.clip(rng.normal(0, spread, vocab), -(2**31), 2**31 - 1).astype(np.int32)
+        if case % 5 == 0:
+            row = rng.choice(np.array([-(2**31), 0, 7, 2**31 - 1], np.int32), vocab)
+        how = Sampling(int(rng.choice([0, 1, 300, 52429, 65536, 2**32 - 1])), int(rng.choice([0, 1, 5, vocab, 10**6])), int(rng.choice([0, 1, 30000, 60000, 65536])))
+        seed = int(rng.integers(0, 2**63))
+        state = native.ffi.new("ep_rng *")
+        native.lib.ep_rng_seed(state, seed)
+        scratch = np.zeros(vocab, np.uint32)
+        parameters = native.ffi.new("ep_sampling *", {"temperature": how.temperature, "top_k": how.top_k, "top_p": how.top_p})
+        token = native.ffi.new("int32_t *")
+        mine = Rng(seed)
+        for _ in range(3):
+            status = native.lib.ep_sample(
+                native.int32_pointer(row), vocab, f, parameters, state, native.ffi.cast("uint32_t *", native.ffi.from_buffer(scratch)), token
+            )
+            assert status == 0
+            assert token[0] == sample(row, f, how, mine), (case, vocab, f, how)
+            assert state.state == mine.state
