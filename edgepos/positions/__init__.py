@@ -11,30 +11,50 @@ A spec says which encoding a model has, a plan how it is computed in integers an
 from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
+from .bias_plan import LearnedBiasPlan
 from .config import from_config
+from .hybrid import Hybrid
+from .learned import Learned, LearnedPlan, interpolate
 from .multi_rope import AxialRope, MRope, multimodal_positions
 from .none import NoPosition
 from .plan import PhasePlan, TablePlan
+from .relative import RelativeBias, T5Bias
 from .rope import Rope
+from .sinusoidal import Sinusoidal, Sinusoidal2D, SinusoidalPlan
 from .spec import Spec, build
 
 __all__ = [
     "Alibi",
     "AxialRope",
     "BiasTablePlan",
+    "Hybrid",
+    "Learned",
+    "LearnedBiasPlan",
+    "LearnedPlan",
     "MRope",
     "NoPosition",
     "PhasePlan",
+    "RelativeBias",
     "Rope",
+    "Sinusoidal",
+    "Sinusoidal2D",
+    "SinusoidalPlan",
     "SlopePlan",
     "Spec",
+    "T5Bias",
     "TablePlan",
     "from_config",
     "from_json",
+    "interpolate",
     "multimodal_positions",
 ]
 
-_SPECS: dict[str, type[Spec]] = {cls.encoding: cls for cls in (Rope, MRope, AxialRope, Alibi, NoPosition)}
+_SPECS: dict[str, type[Spec]] = {
+    cls.encoding: cls
+    for cls in (
+        Rope, MRope, AxialRope, Alibi, T5Bias, RelativeBias, Learned, Sinusoidal, Sinusoidal2D, Hybrid, NoPosition
+    )
+}  # fmt: skip
 
 
 def from_json(data: dict) -> Spec:
