@@ -127,7 +127,7 @@ def test_damaged_states_are_refused_or_run(kv_bits):
     state = bytearray(c.save())
     rng = np.random.default_rng(7)
     accepted = 0
-    for _ in range(300):
+    for _ in range(100):
         damaged = bytearray(state)
         damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
         outcomes = []
@@ -140,7 +140,7 @@ def test_damaged_states_are_refused_or_run(kv_bits):
                 outcomes.append(None)
         assert outcomes[0] == outcomes[1]
         accepted += outcomes[0] is not None
-    assert accepted > 100
+    assert accepted > 30
 
 
 def test_selftest_digest():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -42,16 +43,24 @@ def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192,
 
 
 def write(folder: Path, report: dict) -> None:
-    """Replace report.json and report.md in the bundle folder, each by a rename."""
+    """Replace report.json and report.md in the bundle folder and their entries in manifest.json, each file by a rename."""
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     for name, content in (("report.json", dumps(report)), ("report.md", render(report))):
-        temporary = folder / f".{name}.tmp"
-        try:
-            temporary.write_text(content, "utf-8")
-            os.replace(temporary, folder / name)
-        finally:
-            temporary.unlink(missing_ok=True)
+        data = content.encode("utf-8")
+        _replace(folder / name, data)
+        manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    _replace(folder / "manifest.json", dumps(manifest).encode("utf-8"))
+
+
+def _replace(file: Path, data: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def dumps(report: dict) -> str:
-    """report.json as text: sorted keys, one form."""
+    """A JSON file of a bundle as text: sorted keys, one form."""
     return json.dumps(report, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,5 @@
+"""`python -m edgepos` is the `edgepos` command."""
+
+from .cli import main
+
+main()
