@@ -33,6 +33,7 @@ class _Matcher:
         self.model, self.graph = model, model.graph
         self.steps: list[Step] = []
         self.width: dict[ir.Value, int] = {}  # activations [1, S, width] that are computed so far
+        self.names: set[str] = set()
         self.used: set[ir.Value] = set()
         self.waiting: dict[ir.Node, None] = {}  # nodes that only make sense as part of a later one
         self.done: set[ir.Node] = set()
@@ -113,6 +114,9 @@ class _Matcher:
     def _emit(self, step: Step, out: ir.Value) -> None:
         if not 1 <= step.width <= MAX_WIDTH:
             raise UnsupportedError(f"node '{step.name}': width {step.width}; allowed: 1 to {MAX_WIDTH}")
+        if step.out in self.names or step.out in self.graph.initializers:
+            raise refuse(out.producer(), f"its output's name '{step.out}' is used twice", "a name of its own for every value")
+        self.names.add(step.out)
         self.steps.append(step)
         self.width[out] = step.width
 
