@@ -184,11 +184,12 @@ static int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
   int32_t *ids = allocate((strlen(text) / 2 + 1) * sizeof *ids);
   const char *at = text;
   for (*n = 0;; at++) {
+    const char *start = at;
     int64_t id = -1;
     for (; *at >= '0' && *at <= '9' && id < vocab; at++) id = (id < 0 ? 0 : id) * 10 + (*at - '0');
     if (id < 0 || id >= vocab || (*at && *at != ','))
       stop(EXIT_USAGE, "--ids: at character %zu, a token id from 0 to %" PRId32 " is needed, separated by commas",
-           (size_t)(at - text) + 1, vocab - 1);
+           (size_t)(start - text) + 1, vocab - 1);
     ids[(*n)++] = (int32_t)id;
     if (!*at) return ids;
   }

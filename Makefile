@@ -1,0 +1,62 @@
+# make demo    export a tiny model, run it, measure it (its own environment in .venv)
+# make test    C tests and Python tests
+# make fuzz    libFuzzer over hostile model files, FUZZ_SECONDS each (needs clang)
+# make clean
+
+PYTHON ?= python3
+VENV ?= .venv
+BUILD ?= build/c
+FUZZ_SECONDS ?= 60
+SHELL := /bin/bash
+
+# Test groups, NAME:SECONDS:PATTERN of file names in tests/; a file belongs to the first that matches.
+TEST_GROUPS ?= \
+  export:600:test_export_* \
+  positions:900:test_positions_* \
+  compiler:900:test_compiler_* \
+  runtime:600:test_runtime_* \
+  tokenizer:300:test_tokenizer* \
+  other:1200:test_*
+
+PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+SOURCES := CMakeLists.txt pyproject.toml $(shell find edgepos export c_runtime examples/tiny -type f \
+  -not -path '*/__pycache__/*' -not -path 'edgepos/export' -not -name '*.so')
+
+.PHONY: demo test ctest pytest fuzz clean
+
+demo: $(VENV)/.installed
+	@$(VENV)/bin/edgepos demo
+
+test: ctest pytest
+
+ctest:
+	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release >/dev/null
+	@cmake --build $(BUILD) --parallel 2 >/dev/null
+	@ctest --test-dir $(BUILD) --output-on-failure
+
+# The installed package is what is tested: pytest without `python -m` leaves the checkout out of its path.
+pytest: $(VENV)/.tests $(VENV)/.installed
+	@$(VENV)/bin/python tests/run_groups.py $(TEST_GROUPS)
+
+fuzz:
+	@cmake -S c_runtime -B build/fuzz -DCMAKE_C_COMPILER=clang -DEDGEPOS_FUZZ=ON -DEDGEPOS_TESTS=OFF >/dev/null
+	@cmake --build build/fuzz --parallel 2 >/dev/null
+	@mkdir -p build/fuzz/corpus && build/fuzz/make_seeds build/fuzz/corpus
+	@for fuzzer in build/fuzz/fuzz_*; do [ ! -x $$fuzzer ] || \
+	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ build/fuzz/corpus || exit 1; done
+
+clean:
+	@rm -rf build $(VENV) .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(SOURCES) | $(VENV)/bin/python
+	@echo "installing edgepos into $(VENV) ..."
+	@$(PIP) install .
+	@touch $@
+
+$(VENV)/.tests: pyproject.toml | $(VENV)/bin/python
+	@echo "installing the test tools into $(VENV) ..."
+	@$(PIP) install ".[test]"
+	@touch $@
