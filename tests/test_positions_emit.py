@@ -10,7 +10,23 @@ import numpy as np
 import pytest
 
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
-from edgepos.positions import Alibi, BiasTablePlan, NoPosition, PhasePlan, Rope, SlopePlan, TablePlan
+from edgepos.positions import (
+    Alibi,
+    BiasTablePlan,
+    Hybrid,
+    Learned,
+    LearnedBiasPlan,
+    LearnedPlan,
+    NoPosition,
+    PhasePlan,
+    RelativeBias,
+    Rope,
+    Sinusoidal,
+    SinusoidalPlan,
+    SlopePlan,
+    T5Bias,
+    TablePlan,
+)
 from edgepos.positions.emit import check, emit
 from edgepos.positions.spec import Spec
 
@@ -23,6 +39,15 @@ SPECS = {
     "alibi": (Alibi(12), 300),
     "alibi-large": (Alibi(3, user_slopes=(0.25, 100000.0, 0.0)), 5),
     "alibi-huge": (Alibi(2, symmetric=True, user_slopes=(1e12, 1e15)), 1),
+}
+RNG = np.random.default_rng(11)
+LEARNED = {
+    "sinusoidal": (Sinusoidal(12, "concatenated", "half_minus_one", 2), None),
+    "t5": (T5Bias(), RNG.normal(size=(32, 4))),
+    "t5-causal": (T5Bias(33, 257, False), None),
+    "t5-smallest": (T5Bias(2, 2, False), None),
+    "relative": (RelativeBias((2, 3), query_minus_key=True), RNG.normal(size=(35, 2))),
+    "learned": (Learned.roberta(40), RNG.normal(size=(40, 6)).astype(np.float32)),
 }
 
 
@@ -149,6 +174,59 @@ def test_results_state_bound_and_measurement(name, tmp_path):
     assert check(tmp_path) == results
 
 
+@pytest.mark.parametrize("name", LEARNED)
+def test_other_encodings_compile_and_check(name, tmp_path):
+    spec, weights = LEARNED[name]
+    results = emit(spec, tmp_path, 30, weights=weights)
+    for r in results:
+        assert 0 <= r["measured_max"] <= r["bound"] and all((tmp_path / f).is_file() for f in r["files"])
+    assert check(tmp_path) == results
+    for source in tmp_path.glob("*.c"):
+        for compiler in (C99, CXX):
+            subprocess.run([*compiler, "-c", str(source), "-o", str(tmp_path / "out.o")], check=True)
+    for stem, array, plan in {
+        "sinusoidal": lambda: [(f"sinusoidal_int{b}", "rows", SinusoidalPlan(spec, 30, b).table(np.arange(30))) for b in (16, 8)],
+        "t5": lambda: [("t5_bias", "rows", LearnedBiasPlan(spec, weights).table)] if weights is not None else [],
+        "relative": lambda: [("relative_bias", "rows", LearnedBiasPlan(spec, weights).table)],
+        "learned": lambda: [(f"learned_int{b}", "rows", LearnedPlan(spec, weights, b).table) for b in (16, 8)],
+    }[spec.encoding]():
+        with np.load(tmp_path / f"{stem}.npz") as archive:
+            np.testing.assert_array_equal(archive[array], plan)
+
+
+@pytest.mark.parametrize("name", ["t5", "t5-causal", "t5-smallest"])
+def test_emitted_bucket_function_equals_numpy(name, tmp_path):
+    spec, _ = LEARNED[name]
+    emit(spec, tmp_path, 1)
+    out = run_c(
+        tmp_path,
+        ["t5_bucket.c"],
+        """#include <stdio.h>
+#include "t5_bucket.h"
+int main(void) {
+  int32_t d;
+  for (d = -2000; d <= 2000; d++) printf("%u\\n", (unsigned)edgepos_t5_bucket_of(d));
+  printf("%u\\n%u\\n", (unsigned)edgepos_t5_bucket_of(-2147483647), (unsigned)edgepos_t5_bucket_of(2147483647));
+  return 0;
+}
+""",
+    )
+    expected = spec.bucket(np.array([*range(-2000, 2001), 1 - 2**31, 2**31 - 1]))
+    np.testing.assert_array_equal(np.array(out.split(), dtype=int), expected)
+
+
+def test_an_altered_learned_entry_is_noticed(tmp_path):
+    emit(*LEARNED["learned"][:1], tmp_path, 30, weights=LEARNED["learned"][1])
+
+    def change(entries):
+        entries["rows"] = entries["rows"].copy()
+        entries["rows"][3, 2] += 1
+
+    rewrite_npz(tmp_path / "learned_int16.npz", change)
+    with pytest.raises(FormatError, match=r"learned_int16.npz: rows\[3, 2\]"):
+        check(tmp_path)
+
+
 def digest(folder):
     h = hashlib.sha256()
     for path in sorted(folder.iterdir()):
@@ -245,6 +323,11 @@ def test_bad_requests_leave_nothing_behind(tmp_path):
             emit(Rope(8), tmp_path / "x", context)
     with pytest.raises(UnsupportedError, match="bits"):
         emit(Rope(8), tmp_path / "x", 8, (16, 4))
+    for spec in (Learned(8), RelativeBias((2,))):
+        with pytest.raises(UnsupportedError, match="weights"):
+            emit(spec, tmp_path / "x", 8)
+    with pytest.raises(UnsupportedError, match="each part"):
+        emit(Hybrid(NoPosition(), (Rope(8),)), tmp_path / "x", 8)
     with pytest.raises(EdgePosError, match="Spec"):
         emit(Spec(), tmp_path / "x", 8)
     assert not (tmp_path / "x").exists()

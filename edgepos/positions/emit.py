@@ -6,32 +6,39 @@
 from __future__ import annotations
 
 import json
+from decimal import ROUND_FLOOR, Context
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import FormatError, UnsupportedError
-from . import emit_alibi, emit_rope
+from . import emit_absolute, emit_alibi, emit_bias, emit_rope
 from .alibi import Alibi
+from .learned import Learned
 from .none import NoPosition
+from .relative import RelativeBias, T5Bias
 from .rope import Rotation
+from .sinusoidal import Sinusoidal
 from .spec import Spec, check_context
 from .table_file import TableFile, json_text
 
 INDEX = "tables.json"
 INDEX_VERSION = 1
+_SIX_DIGITS = Context(prec=6, rounding=ROUND_FLOOR)  # digits of a measurement that every libm agrees on
 
 
-def emit(spec: Spec, directory: str | Path, context: int, bits: tuple[int, ...] = (16, 8)) -> list[dict]:
+def emit(spec: Spec, directory: str | Path, context: int, bits: tuple[int, ...] = (16, 8), weights=None) -> list[dict]:
     """Write the tables of `spec` for `context` positions into `directory` (made if missing).
 
-    RoPE: rope_int16, rope_int8 (`bits`), rope_phase; ALiBi: alibi_slopes, alibi_int16, alibi_int8; each as .h, .c and .npz, and
-    tables.json. The same spec gives the same bytes everywhere. Returns one dict per table: kind, method, bits, unit, bound
-    (proven) and measured_max in that unit, bytes, files. NoPosition writes nothing and returns [].
-    Raises FormatError for a bad context, UnsupportedError for a spec or a bit width that has no tables.
+    Rotary: rope_int16, rope_int8 (`bits`), rope_phase; ALiBi: alibi_slopes, alibi_int16, alibi_int8; sinusoidal: sinusoidal_int16,
+    sinusoidal_int8; T5: t5_bucket, with weights also t5_bias; relative_bias and learned_int16, learned_int8 need weights: the
+    model's table [rows, heads] or [rows, dim]. Each as .h, .c and .npz, and tables.json. The same input gives the same bytes
+    everywhere. Returns one dict per table: kind, method, bits, unit, bound (proven) and measured_max in that unit,
+    bytes, files. NoPosition writes nothing and returns [].
+    Raises FormatError for a bad context or table, UnsupportedError for a spec or a bit width that has no tables.
     """
     check_context(context)
-    results, tables = _tables(spec, context, tuple(bits))
+    results, tables = _tables(spec, context, tuple(bits), weights)
     if not tables:
         return []
     directory = Path(directory)
@@ -55,7 +62,7 @@ def check(directory: str | Path) -> list[dict]:
         spec, context, bits = from_json(index["spec"]), index["context"], tuple(index["bits"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{INDEX}: {error!r}; allowed is what edgepos wrote") from None
-    results, tables = _tables(spec, check_context(context), bits)
+    results, tables = _tables(spec, check_context(context), bits, _stored_weights(directory))
     for table in tables:
         _compare(directory, table)
     if (directory / INDEX).read_text(encoding="utf-8") != _index(spec, context, bits, results):
@@ -69,28 +76,64 @@ def _index(spec: Spec, context: int, bits: tuple[int, ...], results: list[dict])
     return json_text({"version": INDEX_VERSION, "spec": spec.to_json(), "context": context, "bits": list(bits), "tables": results})
 
 
-def _tables(spec: Spec, context: int, bits: tuple[int, ...]) -> tuple[list[dict], list[TableFile]]:
-    if isinstance(spec, Rotation):
+def _tables(spec: Spec, context: int, bits: tuple[int, ...], weights) -> tuple[list[dict], list[TableFile]]:
+    """The result and the file of every table of a spec."""
+    if isinstance(spec, NoPosition):
+        rows = []
+    elif isinstance(spec, Rotation):
         pairs = emit_rope.rope_tables(spec, context, bits)
-        results = [_result(spec.encoding, p, f"1/{p.full_scale}", p.bound, emit_rope.measured_error(p), t) for p, t in pairs]
+        rows = [(_result(spec.encoding, p, f"1/{p.full_scale}", emit_rope.measured_error(p), t), t) for p, t in pairs]
     elif isinstance(spec, Alibi):
-        pairs = emit_alibi.alibi_tables(spec, context, bits)
-        results = [_alibi_result(p, t, context) for p, t in pairs]
-    elif isinstance(spec, NoPosition):
-        return [], []
+        rows = [(_alibi_result(p, t, context), t) for p, t in emit_alibi.alibi_tables(spec, context, bits)]
+    elif isinstance(spec, Sinusoidal):
+        pairs = emit_absolute.sinusoidal_tables(spec, context, bits)
+        rows = [(_result("sinusoidal", p, f"1/{p.full_scale}", emit_absolute.sinusoidal_error(p), t), t) for p, t in pairs]
+    elif isinstance(spec, T5Bias) and weights is None:
+        rows = [_bucket_row(spec)]
+    elif isinstance(spec, (T5Bias, RelativeBias)) and weights is not None:
+        pairs = emit_bias.bias_tables(spec, weights)
+        rows = [_bucket_row(spec)] if isinstance(spec, T5Bias) else []
+        rows += [
+            (_result(spec.encoding, p, "log2", emit_bias.bias_error(p, weights), t) | {"bound_weight": p.bound_weight}, t)
+            for p, t in pairs
+        ]
+    elif isinstance(spec, Learned) and weights is not None:
+        pairs = emit_absolute.learned_tables(spec, weights, bits)
+        rows = [(_result("learned", p, "value", p.bound, t), t) for p, t in pairs]
+    elif isinstance(spec, (RelativeBias, Learned)):
+        raise UnsupportedError(f"{spec.encoding} tables need the model's learned table; give it as weights")
     else:
-        raise UnsupportedError(f"spec is {type(spec).__name__}; tables are known for the rotary encodings, Alibi and NoPosition")
-    return results, [table for _, table in pairs]
+        known = "rotary, Alibi, Sinusoidal, T5Bias, RelativeBias, Learned, NoPosition"
+        raise UnsupportedError(f"spec is {type(spec).__name__}; tables are known for {known} (of a hybrid, emit each part)")
+    return [result for result, _ in rows], [table for _, table in rows]
 
 
-def _result(kind: str, plan, unit: str, bound: float, measured: float, table: TableFile) -> dict:
+def _stored_weights(directory: Path) -> np.ndarray | None:
+    """The learned values that an .npz of the folder carries, if any does."""
+    for path in sorted(directory.glob("*.npz")):
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                if "source" in archive.files:
+                    return archive["source"]
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path.name}: {error}; emit the tables again") from None
+    return None
+
+
+def _bucket_row(spec: T5Bias) -> tuple[dict, TableFile]:
+    table = emit_bias.t5_bucket_file(spec)
+    result = {"kind": "t5", "method": "bucket", "bits": 32, "unit": "bucket", "bound": 0.0, "measured_max": 0.0}
+    return result | {"bytes": table.arrays["thresholds"].nbytes, "files": list(table.contents())}, table
+
+
+def _result(kind: str, plan, unit: str, measured: float, table: TableFile) -> dict:
     return {
         "kind": kind,
         "method": plan.method,
         "bits": plan.bits,
         "unit": unit,
-        "bound": bound,
-        "measured_max": float(f"{measured:.6g}"),
+        "bound": plan.bound,
+        "measured_max": float(_SIX_DIGITS.create_decimal(measured)),
         "bytes": plan.bytes,
         "files": list(table.contents()),
     }
@@ -99,7 +142,7 @@ def _result(kind: str, plan, unit: str, bound: float, measured: float, table: Ta
 def _alibi_result(plan, table: TableFile, context: int) -> dict:
     slopes = plan.method == "slope"
     unit = "log2" if slopes else f"log2/2^{plan.fraction_bits}"
-    result = _result("alibi", plan, unit, plan.bound, emit_alibi.measured_error(plan, context), table)
+    result = _result("alibi", plan, unit, emit_alibi.measured_error(plan, context), table)
     result["bound_weight"] = plan.bound_weight
     return result if slopes else result | {"leak": plan.leak()}
 
@@ -123,10 +166,10 @@ def _compare(directory: Path, table: TableFile) -> None:
 def _compare_arrays(path: Path, table: TableFile) -> None:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in table.arrays}
+            found = {name: archive[name] for name in table.npz_arrays()}
     except (OSError, ValueError, KeyError) as error:
         raise FormatError(f"{path.name}: {error}; emit the tables again") from None
-    for name, expected in table.arrays.items():
+    for name, expected in table.npz_arrays().items():
         if found[name].shape != expected.shape or found[name].dtype != expected.dtype:
             raise FormatError(f"{path.name}: {name} is {found[name].dtype} {found[name].shape}; allowed is {expected.dtype} {expected.shape}")
         wrong = np.argwhere(found[name] != expected)

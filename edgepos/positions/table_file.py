@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,8 @@ class TableFile:
 
     stem: file name without suffix; C names are edgepos_<stem>_<array>, macros EDGEPOS_<STEM>_<NAME>. about: lines of the
     header's comment, the usage line last. macros: name → number. shapes: C dimensions of an array as macro names.
-    description: JSON data for description.json.
+    description: JSON data for description.json. learned: the float64 values of a learned table, as `source` in the .npz only, so that the
+    integers can be derived again.
     """
 
     stem: str
@@ -43,7 +44,8 @@ class TableFile:
     arrays: dict[str, np.ndarray]
     shapes: dict[str, tuple[str, ...]]
     description: dict
-    functions: tuple[CFunction, ...] = field(default=())
+    functions: tuple[CFunction, ...] = ()
+    learned: np.ndarray | None = None
 
     def macro(self, name: str) -> str:
         """The full name of a macro."""
@@ -79,13 +81,17 @@ class TableFile:
         """The bytes of the .npz file."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-            for name, array in self.arrays.items():
+            for name, array in self.npz_arrays().items():
                 entry = io.BytesIO()
                 little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))
                 np.lib.format.write_array(entry, little, version=(1, 0), allow_pickle=False)
                 archive.writestr(_zip_info(f"{name}.npy"), entry.getvalue())
             archive.writestr(_zip_info("description.json"), json_text(self.description).encode())
         return buffer.getvalue()
+
+    def npz_arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of the .npz file."""
+        return self.arrays if self.learned is None else self.arrays | {"source": self.learned}
 
     def contents(self) -> dict[str, bytes]:
         """File name → bytes."""

@@ -1,0 +1,67 @@
+"""The tables of sinusoidal and learned positions: what is added to an embedding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .learned import Learned, LearnedPlan
+from .sinusoidal import Sinusoidal, SinusoidalPlan
+from .table_file import TableFile
+
+
+def sinusoidal_tables(spec: Sinusoidal, context: int, bits: tuple[int, ...]) -> list[tuple[SinusoidalPlan, TableFile]]:
+    """The plans and files for positions 0 … context − 1."""
+    plans = [SinusoidalPlan(spec, context, b) for b in bits]
+    return [(plan, _sinusoidal_file(plan)) for plan in plans]
+
+
+def sinusoidal_error(plan: SinusoidalPlan) -> float:
+    """Largest error found over every position, in units of 1/full_scale times the spec's scale."""
+    at = np.arange(plan.context)
+    return float(np.abs(plan.table(at) - plan.spec.table(at) / plan.scale).max())
+
+
+def _sinusoidal_file(plan: SinusoidalPlan) -> TableFile:
+    spec, stem = plan.spec, f"sinusoidal_int{plan.bits}"
+    upper = f"EDGEPOS_{stem.upper()}"
+    about = (
+        f"Sinusoidal positions as int{plan.bits}, one row per position. Written by EdgePos.",
+        f"dim {spec.dim}, {spec.convention}, {spec.first} first, denominator {spec.denominator}, theta {spec.theta!r}, start {spec.start}, "
+        f"scale {spec.scale!r}.",
+        f"value = entry * {upper}_SCALE. Error at most {upper}_BOUND unit against the exact value, proven: every entry is correctly",
+        "rounded.",
+        f"Use: x[i] += edgepos_{stem}_rows[position][i], with x in the same units, i < {upper}_DIM.",
+    )
+    macros = {"CONTEXT": plan.context, "DIM": spec.dim, "SCALE": plan.scale, "BOUND": plan.bound}
+    description = {"kind": "sinusoidal", **plan.certificate(), "scale": plan.scale, "arrays": {"rows": "[position][component]"}}
+    rows = plan.table(np.arange(plan.context))
+    return TableFile(stem, about, macros, {"rows": rows}, {"rows": ("CONTEXT", "DIM")}, description)
+
+
+def learned_tables(spec: Learned, weights, bits: tuple[int, ...]) -> list[tuple[LearnedPlan, TableFile]]:
+    """The plans and files of a learned table [count, dim]."""
+    plans = [LearnedPlan(spec, weights, b) for b in bits]
+    return [(plan, _learned_file(plan, weights)) for plan in plans]
+
+
+def _learned_file(plan: LearnedPlan, weights) -> TableFile:
+    spec, stem = plan.spec, f"learned_int{plan.bits}"
+    upper = f"EDGEPOS_{stem.upper()}"
+    padding = "" if spec.pad_id is None else f"; token {spec.pad_id} is padding and takes row {spec.offset - 1}"
+    modulo = "" if spec.modulo is None else f", positions modulo {spec.modulo}"
+    about = (
+        f"Learned positions as int{plan.bits} with a factor per row. Written by EdgePos.",
+        f"{spec.count} rows, the first position is row {spec.offset}{modulo}{padding}.",
+        f"value = rows[r][i] * factors[r][0] * 2^-factors[r][1]. Error at most {upper}_BOUND, found over every entry.",
+        f"Use: edgepos_{stem}_rows[{upper}_OFFSET + position][i], i < {upper}_DIM.",
+    )
+    macros = {"ROWS": spec.count, "OFFSET": spec.offset, "DIM": plan.table.shape[1], "FACTOR_WORDS": 2, "BOUND": plan.bound}
+    return TableFile(
+        stem,
+        about,
+        macros,
+        {"rows": plan.table, "factors": plan.factors},
+        {"rows": ("ROWS", "DIM"), "factors": ("ROWS", "FACTOR_WORDS")},
+        {"kind": "learned", **plan.certificate(), "arrays": {"rows": "[row][component]", "factors": "[row] m, h", "source": "[row][component]"}},
+        learned=np.asarray(weights, dtype=np.float64),
+    )
