@@ -38,7 +38,8 @@ def damages(model):
             return rotate(q[..., evens_first], k[..., evens_first], *rest, **named)
 
         def slower(q, k, cos, sin, *rest, **named):
-            return rotate(q, k, cos[:, torch.arange(cos.shape[1]) // 2], sin[:, torch.arange(sin.shape[1]) // 2])
+            halved = torch.arange(cos.shape[1]) // 2
+            return rotate(q, k, cos[:, halved], sin[:, halved])
 
         variants = [
             ("no rotation", without),
