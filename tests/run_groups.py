@@ -48,7 +48,8 @@ def run(name: str, budget: float, files: list[Path]) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [pytest, "-q", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", f"--junitxml={report}", *files]
-        process = subprocess.Popen([str(part) for part in command], cwd=TESTS.parent, start_new_session=True)
+        # From tests/, where neither pytest nor a test's `python -m edgepos` finds the checkout instead of the installed package.
+        process = subprocess.Popen([str(part) for part in command], cwd=TESTS, start_new_session=True)
         try:
             status = process.wait(budget)
         except subprocess.TimeoutExpired:

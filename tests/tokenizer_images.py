@@ -14,23 +14,23 @@ from edgepos.program import NONE, Header, Op, Operation, Program, Value
 WIDTH = 32
 
 
-def tokenizer_program(spec, vocab: int | None = None) -> Program:
-    """A program of one embedding and one head for the tokenizer ``spec``."""
-    vocab = len(spec.tokens) if vocab is None else vocab
-    header = Header(vocab, 16, 16, 0, 1, WIDTH, NONE)
-    program = Program(header, [Value(WIDTH, 0), Value(vocab, 0, -1)], [], [], ["edgepos.program"], [None])
+def tokenizer_program(spec, seed: int = 0, context: int = 16) -> Program:
+    """A program of one embedding and one head for the tokenizer ``spec``: random logits that depend on the last token."""
+    vocab = len(spec.tokens)
+    f, rng = 12, np.random.default_rng(seed)
+    header = Header(vocab, context, 16, f, 1, WIDTH, NONE)
+    program = Program(header, [Value(WIDTH, 0), Value(vocab, f, -1)], [], [], ["edgepos.program"], [None])
 
     def add(name: str, array: np.ndarray) -> int:
         program.names.append(name)
         program.arrays.append(np.ascontiguousarray(array))
         return len(program.names) - 1
 
-    weights = add("weights", np.ones((vocab, WIDTH), np.int8))
-    rows = add("rows", np.ones((vocab, 2), np.int32))
-    tensors = (weights, NONE, rows, NONE)
+    rows = add("rows", np.tile(np.array([[1, 0]], np.int32), (vocab, 1)))
+    embedding, head = (add(name, rng.integers(-128, 128, (vocab, WIDTH)).astype(np.int8)) for name in ("embedding", "head"))
     program.ops = [
-        Operation(Op.EMBED, 0, (NONE, NONE), tensors, {"shift": 0}),
-        Operation(Op.LINEAR, 1, (0, NONE), tensors, {"shift": 0}),
+        Operation(Op.EMBED, 0, (NONE, NONE), (embedding, NONE, rows, NONE), {"shift": 0}),
+        Operation(Op.LINEAR, 1, (0, NONE), (head, NONE, rows, NONE), {"shift": 0}),
     ]
     header.selftest = add("selftest", np.zeros(1, np.int32))
     add_tokenizer(header, spec, vocab, spec.eos_ids, spec.bos_id, add)
