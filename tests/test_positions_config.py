@@ -1,10 +1,13 @@
 """Position encodings read from Hugging Face configs, in both spellings."""
 
+import copy
+import importlib
+
 import numpy as np
 import pytest
 
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
-from edgepos.positions import Alibi, Rope, from_config
+from edgepos.positions import Alibi, Hybrid, Learned, MRope, NoPosition, Rope, T5Bias, from_config
 
 LLAMA = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "max_position_embeddings": 2048}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -57,7 +60,7 @@ def test_against_transformers(extra):
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     from transformers import LlamaConfig
 
-    module = llama.LlamaRotaryEmbedding(LlamaConfig(**LLAMA | extra))
+    module = llama.LlamaRotaryEmbedding(LlamaConfig(**copy.deepcopy(LLAMA | extra)))
     spec = from_config(LLAMA | extra)
     np.testing.assert_allclose(spec.inv_freq(), module.inv_freq.numpy(), rtol=4e-6)
     assert spec.attention_factor == pytest.approx(module.attention_scaling)
@@ -76,9 +79,97 @@ def test_bloom_slopes_against_transformers(heads):
     np.testing.assert_allclose(from_config({"model_type": "bloom", "n_head": heads}).slopes(), theirs, rtol=1e-5)
 
 
+SIZES = {"hidden_size": 512, "num_attention_heads": 8, "max_position_embeddings": 2048, "num_hidden_layers": 4}
+ROTARY = [
+    ("mistral", {}),
+    ("qwen2", {"rope_theta": 1e6}),
+    ("qwen3", {}),
+    ("gemma", {}),
+    ("gemma2", {"head_dim": 64}),
+    ("phi", {}),
+    ("phi", {"partial_rotary_factor": 0.25, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    ("gpt_neox", {}),
+    ("gpt_neox", {"rotary_pct": 0.5, "rotary_emb_base": 20000}),
+    ("falcon", {}),
+    ("smollm3", {}),
+    ("phi3", {}),
+]
+PHI3 = {
+    "original_max_position_embeddings": 512,
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0 + j / 8 for j in range(32)], "long_factor": [2.0 + j for j in range(32)]},
+}
+
+
+@pytest.mark.parametrize("family, extra", [*ROTARY, ("phi3", PHI3)])
+def test_rotary_families_against_transformers(family, extra):
+    """Frequencies and rotated dimensions of each family's own rotary module."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(family, **copy.deepcopy(SIZES | extra | {"pad_token_id": 0}))
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    rotary = next(v for n, v in vars(module).items() if n.endswith("RotaryEmbedding"))(config)
+    spec = from_config({"model_type": family} | SIZES | extra)
+    if isinstance(spec, Hybrid):
+        assert spec.layers[3] == NoPosition() and [bool(t) for t in config.no_rope_layers] == [isinstance(s, Rope) for s in spec.layers]
+        spec = spec.layers[0]
+    np.testing.assert_allclose(spec.inv_freq(), rotary.inv_freq.numpy(), rtol=4e-6)
+    assert spec.attention_factor == pytest.approx(rotary.attention_scaling, rel=1e-12)
+
+
+def test_phi3_attention_factor_follows_the_lengths():
+    spec = from_config({"model_type": "phi3"} | SIZES | PHI3)
+    older = PHI3 | {"rope_scaling": PHI3["rope_scaling"] | {"type": "su"}}
+    assert from_config({"model_type": "phi3"} | SIZES | older) == spec
+    assert spec.scaling.factor == 4.0 and spec.attention_factor == pytest.approx((1 + np.log(4) / np.log(512)) ** 0.5)
+
+
+def test_qwen2_vl():
+    old = {"model_type": "qwen2_vl", "hidden_size": 1536, "num_attention_heads": 12, "rope_theta": 1e6}
+    expected = MRope(Rope(128, theta=1e6), (16, 24, 24))
+    assert from_config(old | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}) == expected
+    nested = {k: v for k, v in old.items() if k not in ("model_type", "rope_theta")}
+    nested |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}}
+    assert from_config({"model_type": "qwen2_vl", "text_config": nested}) == expected
+
+
+def test_other_families():
+    assert from_config({"model_type": "mpt", "n_heads": 12, "attn_config": {"alibi": True, "alibi_bias_max": 16}}) == Alibi(12, 16)
+    assert from_config({"model_type": "mpt", "n_heads": 12, "max_seq_len": 64, "attn_config": {"alibi": False}}) == Learned(64)
+    assert from_config({"model_type": "gpt2", "n_positions": 1024}) == Learned(1024)
+    assert from_config({"model_type": "bert", "max_position_embeddings": 512}) == Learned(512)
+    assert from_config({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}) == Learned.roberta(514)
+    assert from_config({"model_type": "opt", "max_position_embeddings": 2048}) == Learned.opt(2050)
+    assert from_config({"model_type": "t5"}) == {"encoder": T5Bias(), "decoder": T5Bias(bidirectional=False)}
+
+
+def test_falcon_scales_its_bias():
+    """bfloat16 slopes, and scores and bias divided by sqrt(head_dim) together."""
+    torch = pytest.importorskip("torch")
+    falcon = pytest.importorskip("transformers.models.falcon.modeling_falcon")
+    spec = from_config({"model_type": "falcon", "alibi": True, "num_attention_heads": 71, "hidden_size": 71 * 64})
+    theirs = falcon.build_alibi_tensor(torch.ones(1, 2), 71, torch.float32)[:, 0, 1].numpy()
+    np.testing.assert_allclose(spec.slopes(), theirs / 8, rtol=1e-7)
+
+
+@pytest.mark.parametrize("heads", range(1, 33))
+def test_mpt_slopes_against_transformers(heads):
+    pytest.importorskip("torch")
+    mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt")
+    theirs = -mpt.build_mpt_alibi_tensor(heads, 2, 16)[:, 0, 0].numpy()
+    np.testing.assert_allclose(Alibi(heads, 16).slopes(), theirs, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "config, error, named",
     [
+        ({"model_type": "bert", "max_position_embeddings": 8, "position_embedding_type": "relative_key"}, UnsupportedError, "relative_key"),
+        ({"model_type": "bert"}, FormatError, "max_position_embeddings"),
+        ({"model_type": "falcon", "alibi": 1, "num_attention_heads": 8}, FormatError, "alibi"),
+        ({"model_type": "mpt", "attn_config": 3}, FormatError, "attn_config"),
+        ({"model_type": "smollm3", "num_hidden_layers": 2, "head_dim": 8, "no_rope_layers": [1]}, FormatError, "no_rope_layers"),
+        ({"model_type": "gpt_neox", "head_dim": 8, "rotary_pct": 0.5, "partial_rotary_factor": 0.25}, FormatError, "partial_rotary_factor"),
+        ({"model_type": "t5", "relative_attention_num_buckets": 0}, FormatError, "num_buckets"),
+        ({"model_type": "qwen2_vl", "head_dim": 8, "rope_scaling": {"type": "mrope", "mrope_section": [1]}}, FormatError, "sections"),
         ([], FormatError, "config"),
         ({}, UnsupportedError, "model_type"),
         ({"model_type": "mamba"}, UnsupportedError, "mamba"),

@@ -12,7 +12,7 @@ from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
 from .bias_plan import LearnedBiasPlan
-from .config import from_config
+from .families import from_config
 from .hybrid import Hybrid
 from .learned import Learned, LearnedPlan, interpolate
 from .multi_rope import AxialRope, MRope, multimodal_positions

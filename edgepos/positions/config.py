@@ -1,40 +1,33 @@
-"""Position encodings of Hugging Face configs: `config.json` as a dict → spec.
+"""RoPE in Hugging Face configs, both spellings: `rope_theta` with `rope_scaling`, and the newer nested `rope_parameters`.
 
-Both spellings are read: `rope_theta` with `rope_scaling`, and the newer nested `rope_parameters`. A value given twice must
-agree. What is not understood is refused by its name, never ignored.
+A value given twice must agree. What is not understood is refused by its name, never ignored.
 """
 
 from __future__ import annotations
 
 from ..errors import FormatError, UnsupportedError
-from .alibi import Alibi
 from .rope import Rope
-from .spec import Spec, check_count, check_positive
+from .spec import check_count, check_positive
 
 DEFAULT_THETA = 10000.0  # transformers: RotaryEmbeddingConfigMixin.default_theta
 # rope types whose length of training is a field of the scaling, or max_position_embeddings when it is missing
 _ORIGINAL_LENGTH = ("llama3", "yarn", "longrope")
 
 
-def from_config(config: dict) -> Spec:
-    """The position encoding of a model from its `config.json` as a dict.
+def rope_from_config(config: dict, theta: float = DEFAULT_THETA, share: float = 1.0, aliases: dict | None = None) -> Rope:
+    """The rotation of a config in the spelling of Llama: half layout, head_dim, rope_theta, rope_scaling or rope_parameters.
 
-    Raises UnsupportedError for a model_type or rope_type that is not known, FormatError naming a key that is missing,
-    malformed or contradicts another.
+    theta, share: the family's rope_theta and partial_rotary_factor where the config has none. aliases: the family's
+    older names of scalings. Raises FormatError or UnsupportedError naming the key.
     """
-    if not isinstance(config, dict):
-        raise FormatError(f"config is a {type(config).__name__}; allowed is the dict of a config.json")
-    family = config.get("model_type")
-    if family not in _FAMILIES:
-        raise UnsupportedError(f"model_type is {family!r}; position encodings are known for {', '.join(_FAMILIES)}")
-    return _FAMILIES[family](config)
-
-
-def rope_from_config(config: dict) -> Rope:
-    """The rotation of a config in the spelling of Llama: half layout, head_dim, rope_theta, rope_scaling or rope_parameters."""
-    scaling, theta, share = _rope_parameters(config)
-    head_dim = _head_dim(config)
-    kind = scaling.get("rope_type", "default")
+    scaling, given_theta, given_share = _rope_parameters(config)
+    theta = theta if given_theta is None else given_theta
+    share = share if given_share is None else given_share
+    if share != 0 and check_positive("partial_rotary_factor", share) > 1:
+        raise FormatError(f"partial_rotary_factor is {share}; allowed is 0 to 1")
+    head_dim = head_dim_of(config)
+    scaling["rope_type"] = (aliases or {}).get(scaling["rope_type"], scaling["rope_type"])
+    kind = scaling["rope_type"]
     rotary_dim = head_dim
     if kind == "proportional":
         scaling["partial_rotary_factor"] = share
@@ -42,7 +35,7 @@ def rope_from_config(config: dict) -> Rope:
         rotary_dim = int(head_dim * share)
     length = config.get("max_position_embeddings")
     if kind == "dynamic":
-        scaling["max_position_embeddings"] = _required(config, "max_position_embeddings")
+        scaling["max_position_embeddings"] = required(config, "max_position_embeddings")
     if kind in _ORIGINAL_LENGTH:
         original = config.get("original_max_position_embeddings", scaling.get("original_max_position_embeddings", length))
         if original is None:
@@ -56,8 +49,8 @@ def rope_from_config(config: dict) -> Rope:
     return Rope(head_dim, rotary_dim, theta, "half", scaling)
 
 
-def _rope_parameters(config: dict) -> tuple[dict, float, float]:
-    """(scaling with rope_type, theta, partial_rotary_factor) from either spelling."""
+def _rope_parameters(config: dict) -> tuple[dict, float | None, float | None]:
+    """(scaling with rope_type, theta, partial_rotary_factor) from either spelling; None for what it does not say."""
     found = {}
     for key in ("rope_scaling", "rope_parameters"):
         value = config.get(key)
@@ -76,48 +69,37 @@ def _rope_parameters(config: dict) -> tuple[dict, float, float]:
         found[key] = value
     scaling = found.get("rope_parameters", found.get("rope_scaling", {"rope_type": "default"}))
     for key in found.get("rope_scaling", {}):
-        _agree(key, scaling.get(key), found["rope_scaling"][key], "rope_parameters", "rope_scaling")
-    theta = _agree("rope_theta", scaling.pop("rope_theta", None), config.get("rope_theta"), "rope_parameters", "the config")
-    share = _agree(
+        agree(key, scaling.get(key), found["rope_scaling"][key], "rope_parameters", "rope_scaling")
+    theta = agree("rope_theta", scaling.pop("rope_theta", None), config.get("rope_theta"), "rope_parameters", "the config")
+    share = agree(
         "partial_rotary_factor",
         scaling.pop("partial_rotary_factor", None),
         config.get("partial_rotary_factor"),
         "rope_parameters",
         "the config",
     )
-    share = 1.0 if share is None else share
-    if share != 0 and check_positive("partial_rotary_factor", share) > 1:
-        raise FormatError(f"partial_rotary_factor is {share}; allowed is 0 to 1")
-    return scaling, DEFAULT_THETA if theta is None else theta, share
+    return scaling, theta, share
 
 
-def _agree(key: str, first, second, where_first: str, where_second: str):
+def agree(key: str, first, second, where_first: str, where_second: str):
     """The one value of a key that may stand in two places. Raises FormatError when they differ."""
     if first is not None and second is not None and first != second:
         raise FormatError(f"{key} is {first!r} in {where_first} and {second!r} in {where_second}; they must agree")
     return second if first is None else first
 
 
-def _required(config: dict, key: str):
+def required(config: dict, key: str):
     if config.get(key) is None:
         raise FormatError(f"{key} is missing from the config")
     return config[key]
 
 
-def _head_dim(config: dict) -> int:
+def head_dim_of(config: dict) -> int:
     """head_dim, or hidden_size / num_attention_heads."""
     if config.get("head_dim") is not None:
         return check_count("head_dim", config["head_dim"], 1, 2**16)
-    heads = check_count("num_attention_heads", _required(config, "num_attention_heads"), 1, 2**16)
-    hidden = check_count("hidden_size", _required(config, "hidden_size"), 1, 2**24)
+    heads = check_count("num_attention_heads", required(config, "num_attention_heads"), 1, 2**16)
+    hidden = check_count("hidden_size", required(config, "hidden_size"), 1, 2**24)
     if hidden % heads:
         raise FormatError(f"hidden_size is {hidden}; without head_dim it must be a multiple of num_attention_heads {heads}")
     return hidden // heads
-
-
-def _bloom(config: dict) -> Alibi:
-    heads = _agree("heads", config.get("n_head"), config.get("num_attention_heads"), "n_head", "num_attention_heads")
-    return Alibi(check_count("n_head", heads, 1, 2**16))
-
-
-_FAMILIES = {"llama": rope_from_config, "bloom": _bloom}
