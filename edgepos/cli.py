@@ -206,25 +206,22 @@ def verify(
 
 @app.command()
 def demo(
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Keep the bundle here.")] = None,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Where the bundle goes; default: MODEL.edgepos here, replaced if it is there.")] = None,
     model: Annotated[str, typer.Option(help="tiny-rope or tiny-alibi.")] = "tiny-rope",
 ) -> None:
     """Export a built-in model, generate text, print the error summary."""
-    import tempfile
-
     from .resources import tiny_model_dir
 
     source = tiny_model_dir(model)
-    with tempfile.TemporaryDirectory(prefix="edgepos-demo-") as folder:
-        target = output or Path(folder) / f"{model}.edgepos"
-        out.print(f"[bold]1. export[/bold] the {model} model to integers")
-        export(source, target, force=output is None)
-        out.print("\n[bold]2. run[/bold] the integers in the C runtime")
-        run(target, prompt="Once upon a time", max_new_tokens=100)
-        out.print("\n[bold]3. report[/bold] how far they are from the float model")
-        report(target, source)
-        out.print("\n[bold]4. selftest[/bold]: the same bits as the exporter computed")
-        selftest(target)
+    target = output or Path(f"{model}.edgepos")
+    out.print(f"[bold]1. export[/bold] the {model} model to integers")
+    export(source, target, force=output is None)
+    out.print("\n[bold]2. run[/bold] the integers in the C runtime")
+    run(target, prompt="Once upon a time", max_new_tokens=100)
+    out.print("\n[bold]3. report[/bold] how far they are from the float model")
+    report(target, source)
+    out.print("\n[bold]4. selftest[/bold]: the same bits as the exporter computed")
+    selftest(target)
 
 
 def _version(value: bool) -> None:
