@@ -26,3 +26,21 @@ def shared() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture(scope="session")
+def bundle(request, root, tmp_path_factory):
+    """bundle(name, kv="kv16"): stories260K, tiny-rope or tiny-alibi as an opened bundle, exported once per run of the tests."""
+    made = {}
+    folder = tmp_path_factory.mktemp("bundles")
+
+    def get(name: str, kv: str = "kv16"):
+        if (name, kv) not in made:
+            import edgepos
+
+            tiny = root / "examples" / "tiny" / name
+            source = tiny if tiny.is_dir() else request.getfixturevalue("shared") / "models" / name / f"{name}.bin"
+            made[name, kv] = edgepos.export_bundle(source, folder / f"{name}-{kv}.edgepos", kv=kv)
+        return made[name, kv]
+
+    return get

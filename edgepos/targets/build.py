@@ -72,7 +72,8 @@ def program(
 def _key(runtime: Path, compiler: str, flags: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for part in (tools.find(compiler), tools.version(compiler), *flags):
-        digest.update(part.encode() + b"\0")
+        # Bundles carry the same sources in different folders.
+        digest.update(part.replace(str(runtime), "").encode() + b"\0")
     for file in sorted(runtime.rglob("*")):
         if file.suffix in (".c", ".h", ".ld"):
             digest.update(file.relative_to(runtime).as_posix().encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
