@@ -99,7 +99,8 @@ def test_manifest_and_report(bundles, name):
     heads, layers = (2, 2) if name == "llama" else (6, 2)
     assert manifest["memory"]["kv_bytes_per_token"] == layers * heads * (2 * 4 * 2 + 2)
     report = json.loads((folder / "report.json").read_text())
-    assert report["digest"] == manifest["selftest"]["digest"] and report["layers"][-1] == {"name": "head", "op": "LINEAR", "f": manifest["choices"]["logits"]}
+    assert report["digest"] == manifest["selftest"]["digest"]
+    assert report["layers"][-1] == {"name": "head", "op": "LINEAR", "f": manifest["choices"]["logits"]}
     assert all(p["measured_max"] <= p["bound"] for p in report["positions"]) and report["positions"]
     assert "Digest" in (folder / "report.md").read_text()
     for part in ("runtime/CMakeLists.txt", "runtime/include/edgepos.h", "tables/tables.json"):
@@ -151,6 +152,19 @@ def test_model_onnx_is_the_same_model(tmp_path, name, weights):
     # In two pieces, through the cache.
     found = np.concatenate([session.eval(IDS[:4]), session.eval(IDS[4:])])
     assert np.abs(found - golden).max() <= 1e-3 * np.abs(golden).max()
+
+
+def test_model_onnx_holds_the_rows_of_a_shorter_context(tmp_path):
+    """The rotation tables are int16, correctly rounded, and end with the context of the bundle."""
+    out = compiler.export_bundle(llama(), tmp_path / "toy.edgepos", context=12, calibration=IDS)
+    stored = {t.name: t for t in onnx.load(out / "model.onnx", load_external_data=False).graph.initializer}
+    cos = onnx.numpy_helper.to_array(stored["rope.cos.int16"])
+    angle = np.outer(np.arange(12), [1.0, 0.01])
+    assert cos.dtype == np.int16 and (cos == np.floor(32767 * np.cos(angle) + 0.5)).all()
+    session = FloatSession(out / "model.onnx")
+    assert session.context == 12
+    golden = GoldenSession(read_program(out)[0]).eval(IDS)
+    assert np.abs(session.eval(IDS) - golden).max() <= 1e-3 * np.abs(golden).max()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -106,7 +106,8 @@ class _Run:
         # β and bias need room of their own. The cap is where most values end, so it is tried first.
         cap = F_CAP if piece.added is None else largest_f(float(np.abs(piece.added).max()))
         if cap < F_MIN:
-            raise UnsupportedError(f"tensor '{piece.added_name}': numbers up to {np.abs(piece.added).max():.3g} are too large for int32; weights this large are not supported")
+            largest = np.abs(piece.added).max()
+            raise UnsupportedError(f"tensor '{piece.added_name}': numbers up to {largest:.3g} do not fit int32; at most 2^{31 - HEADROOM - F_MIN} is supported")
         f = cap if piece.op.code != Op.ATTENTION else min(cap, self.assembly.f_of(piece.step.v))
         too_high = F_CAP + 1
         while True:

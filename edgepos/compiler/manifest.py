@@ -43,14 +43,14 @@ def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files:
 
 def report(canonical: CanonicalModel, compiled: Compiled, memory: dict, tables: list[dict]) -> dict[str, Any]:
     """report.json before any measurement: what is known from compiling alone."""
-    o = compiled.options
+    o, program = compiled.options, compiled.program
     return {
         "name": canonical.name,
-        "digest": f"{compiled.program.header.digest:016x}",
+        "digest": f"{program.header.digest:016x}",
         "formats": {"weights": o.weights, "activations": o.activations, "kv": o.kv},
         "positions": tables,
         "memory": memory,
-        "layers": [{"name": op.name, "op": op.code.name, "f": f_of(compiled.program, op)} for op in compiled.program.ops if op.out != NONE],
+        "layers": [{"name": op.name, "op": op.code.name, "f": program.values[op.out].f} for op in program.ops if op.out != NONE],
     }
 
 
@@ -75,10 +75,6 @@ def kv_bytes_per_token(program: Program) -> int:
 def contexts(program: Program) -> list[int]:
     """The contexts whose arena a bundle states: the usual ones that fit, and its own."""
     return sorted({c for c in (*CONTEXTS, program.header.context) if c <= program.header.context})
-
-
-def f_of(program: Program, op) -> int:
-    return program.values[op.out].f
 
 
 def ids_sha256(ids: list[int]) -> str:
