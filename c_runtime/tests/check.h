@@ -8,13 +8,16 @@
 
 __attribute__((unused)) static int failures;
 
-#define CHECK(condition)                                                     \
-  do {                                                                       \
-    if (!(condition)) {                                                      \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);        \
-      if (++failures > 20) exit(1);                                          \
-    }                                                                        \
+static inline void fail_at(const char *file, int line, const char *what) {
+  fprintf(stderr, "%s:%d: %s\n", file, line, what);
+  if (++failures > 20) exit(1);
+}
+
+#define CHECK(condition) \
+  do {                   \
+    if (!(condition)) fail_at(__FILE__, __LINE__, #condition); \
   } while (0)
+#define FAIL(what) fail_at(__FILE__, __LINE__, what)
 
 static inline uint64_t draw(uint64_t *state) { /* splitmix64 */
   uint64_t z = *state += 0x9e3779b97f4a7c15u;

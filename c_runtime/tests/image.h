@@ -159,12 +159,12 @@ static inline void build(builder *b, const shape *s) {
 
 /* ---- the file ---- */
 
-typedef struct bytes {
+typedef struct buffer {
   uint8_t *p;
   size_t n, room;
-} bytes;
+} buffer;
 
-static inline void put(bytes *f, const void *data, size_t n) {
+static inline void put(buffer *f, const void *data, size_t n) {
   while (f->n + n > f->room) {
     f->room = f->room ? 2 * f->room : 1 << 16;
     f->p = (uint8_t *)realloc(f->p, f->room);
@@ -172,18 +172,18 @@ static inline void put(bytes *f, const void *data, size_t n) {
   if (n) memcpy(f->p + f->n, data, n);
   f->n += n;
 }
-static inline void put_u32(bytes *f, uint32_t x) { put(f, &x, 4); }
-static inline void put_u64(bytes *f, uint64_t x) { put(f, &x, 8); }
-static inline void put_string(bytes *f, const char *s) {
+static inline void put_u32(buffer *f, uint32_t x) { put(f, &x, 4); }
+static inline void put_u64(buffer *f, uint64_t x) { put(f, &x, 8); }
+static inline void put_string(buffer *f, const char *s) {
   put_u64(f, strlen(s));
   put(f, s, strlen(s));
 }
-static inline void put_u32_key(bytes *f, const char *key, uint32_t x) {
+static inline void put_u32_key(buffer *f, const char *key, uint32_t x) {
   put_string(f, key);
   put_u32(f, 4);
   put_u32(f, x);
 }
-static inline void pad(bytes *f) {
+static inline void pad(buffer *f) {
   while (f->n % EP_ALIGN) put(f, "", 1);
 }
 
@@ -191,7 +191,7 @@ static inline size_t data_bytes(const tensor *t) { return (size_t)t->rows * (siz
 
 /* The program tensor, with the counts and tensor records filled in. */
 static inline void make_program(builder *b) {
-  bytes f = {0};
+  buffer f = {0};
   int32_t words = EP_HEADER_WORDS + b->n_tensors * EP_TENSOR_WORDS + b->n_values * EP_VALUE_WORDS + b->n_kv * EP_KV_WORDS +
                   b->n_ops * EP_OP_WORDS;
   const int32_t counts[] = {b->n_tensors, b->n_values, b->n_ops, b->n_kv};
@@ -214,8 +214,8 @@ static inline void make_program(builder *b) {
 
 /* The whole image at an aligned address (free it with free), with `extra` keys written by the caller in front of the
  * required four. */
-static inline uint8_t *finish_with(builder *b, size_t *size, const bytes *extra, uint32_t n_extra) {
-  bytes f = {0};
+static inline uint8_t *finish_with(builder *b, size_t *size, const buffer *extra, uint32_t n_extra) {
+  buffer f = {0};
   uint64_t offset = 0;
   make_program(b);
   put(&f, "GGUF", 4);

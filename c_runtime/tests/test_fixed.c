@@ -95,7 +95,7 @@ static void test_rshift_round(void) {
     for (int64_t x = -32768; x <= 32767; x++) {
       if (n > 0 && n < 31) { /* exact in 64 bits */
         int64_t top = 2 * x + p, d = 2 * p, q = top / d - (top % d < 0);
-        if (ep_rshift_round(x, n) != q) CHECK(!"rshift_round of 16 bits");
+        if (ep_rshift_round(x, n) != q) FAIL("rshift_round of 16 bits");
       } else if (x % 257 == 0 || (x > -3 && x < 3)) {
         rshift_round_one(x, n);
       }
@@ -135,7 +135,7 @@ static void test_requant(void) {
     int32_t y = (int32_t)draw(&r) >> 2, n = 1 + (int32_t)(draw(&r) % 60);
     uint64_t count = 0;
     want = ep_sat32(((x * y >> (n - 1)) + 1) >> 1);
-    if (ep_requant(x, y, n, &count) != want) CHECK(!"requant of 32 bits");
+    if (ep_requant(x, y, n, &count) != want) FAIL("requant of 32 bits");
   }
   uint64_t count = 0;
   CHECK(ep_requant(INT64_MIN, INT32_MIN, 1023, &count) == 0 && count == 0);
@@ -187,7 +187,7 @@ static void test_exp2(void) {
     int32_t last = 1 << W;
     for (int64_t r = 0; r <= (int64_t)41 << 16; r += 1 + (W != 30) * 37) {
       int32_t y = ep_exp2_neg(r, W);
-      if (y > last || y < 0) CHECK(!"exp2_neg falls");
+      if (y > last || y < 0) FAIL("exp2_neg falls");
       if (r % 65536 == 0) CHECK(y == (int32_t)ep_rshift_round((int64_t)1 << W, (int32_t)(r >> 16)));
       last = y;
     }
@@ -216,9 +216,9 @@ static void test_sincos(void) {
     uint64_t phase = p * (UINT64_MAX >> 20);
     ep_sincos_q15(phase, &c, &s);
     ep_sincos_q15(phase + ((uint64_t)1 << 62), &c2, &s2);
-    if (c2 != -s || s2 != c) CHECK(!"a quarter turn");
+    if (c2 != -s || s2 != c) FAIL("a quarter turn");
     int64_t square = (int64_t)c * c + (int64_t)s * s, error = square - (int64_t)32767 * 32767;
-    if (error > 60000 || error < -60000 || abs(c) > 32767 || abs(s) > 32767) CHECK(!"the unit circle"); /* 2 * 32767 * 0.58 * sqrt(2) */
+    if (error > 60000 || error < -60000 || abs(c) > 32767 || abs(s) > 32767) FAIL("the unit circle"); /* 2 * 32767 * 0.58 * sqrt(2) */
   }
   CHECK(ep_rope_phase(3, (uint64_t)3 << 62) == (uint64_t)1 << 62);
   CHECK(ep_alibi_bias(1u << 31, 3, 15) == 3 << 16 && ep_alibi_bias(UINT32_MAX, UINT32_MAX, 15) == 1 << 30);

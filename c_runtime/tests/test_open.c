@@ -110,7 +110,7 @@ static void test_random_data(void) {
 }
 
 /* One more key in front of the required ones. */
-static ep_status with_key(const bytes *key, uint32_t count) {
+static ep_status with_key(const buffer *key, uint32_t count) {
   shape s = small(1);
   builder *b = (builder *)malloc(sizeof *b);
   size_t n;
@@ -124,7 +124,7 @@ static ep_status with_key(const bytes *key, uint32_t count) {
 }
 
 static void test_keys(void) {
-  bytes k = {0};
+  buffer k = {0};
   put_string(&k, "some.list"); /* an array of strings, an array of numbers, every scalar: all skipped */
   put_u32(&k, 9), put_u32(&k, 8), put_u64(&k, 2), put_string(&k, "a"), put_string(&k, "");
   put_string(&k, "some.numbers");
