@@ -41,9 +41,10 @@ pytest: $(VENV)/.tests $(VENV)/.installed
 fuzz:
 	@cmake -S c_runtime -B build/fuzz -DCMAKE_C_COMPILER=clang -DEDGEPOS_FUZZ=ON -DEDGEPOS_TESTS=OFF >/dev/null
 	@cmake --build build/fuzz --parallel 2 >/dev/null
-	@mkdir -p build/fuzz/corpus && build/fuzz/make_seeds build/fuzz/corpus
-	@for fuzzer in build/fuzz/fuzz_*; do [ ! -x $$fuzzer ] || \
-	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ build/fuzz/corpus || exit 1; done
+	@mkdir -p build/fuzz/corpus/fuzz_open && build/fuzz/make_seeds build/fuzz/corpus/fuzz_open
+	@for fuzzer in $(patsubst c_runtime/fuzz/%.c,%,$(wildcard c_runtime/fuzz/fuzz_*.c)); do \
+	  echo "== $$fuzzer, $(FUZZ_SECONDS) s" && mkdir -p build/fuzz/corpus/$$fuzzer && build/fuzz/$$fuzzer -verbosity=0 \
+	  -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer || exit 1; done
 
 clean:
 	@rm -rf build $(VENV) .pytest_cache .hypothesis
