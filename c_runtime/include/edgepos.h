@@ -87,7 +87,8 @@ typedef void (*ep_task)(void *arg, int32_t i);
 typedef void (*ep_parallel)(void *pool, ep_task fn, void *arg, int32_t n);
 
 /* Called after an operator has computed rows [token, token + rows) of a call: data is int32 [rows][width], value = raw * 2^-f.
- * Operators without an output (KV_WRITE) are not reported. */
+ * Operators without an output (KV_WRITE) are not reported, nor are logits that are streamed (ep_argmax, ep_selftest).
+ * In ep_logits and ep_argmax the only row is token 0. */
 typedef struct ep_trace_event {
   int32_t op, opcode, value, token, rows, width, f;
   const int32_t *data;
@@ -98,7 +99,7 @@ typedef void (*ep_trace)(void *user, const ep_trace_event *event);
 typedef struct ep_config {
   int32_t context; /* tokens the session can hold; 0: the model's context; more than that is refused */
   int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16. Costs memory, never changes a bit */
-  int32_t threads; /* tasks that `parallel` may run at a time; 0 or 1: none. Each costs context * 4 bytes */
+  int32_t threads; /* tasks that `parallel` may run at a time; 0 or 1: none. Each costs context * 4 bytes and a few kB */
   ep_parallel parallel;
   void *pool;
 } ep_config;
@@ -109,7 +110,7 @@ ep_status ep_arena_size(const ep_model *model, const ep_config *cfg, size_t *byt
 /* Make a session in the caller's memory, which must be EP_ALIGN-aligned. The model must outlive it. */
 ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_config *cfg, void *arena, size_t bytes);
 
-/* Append n tokens. positions: NULL continues from the last position (0 at the start); else n values, ascending and above
+/* Append n >= 1 tokens. positions: NULL continues from the last position (0 at the start); else n values, ascending and above
  * the last one. logits: NULL, or room for n * vocab int32 that gets the logits of every token (value = raw * 2^-logits_f).
  * All arguments are checked first: on an error nothing has changed. */
 ep_status ep_eval(ep_session *session, const int32_t *tokens, const int32_t *positions, int32_t n, int32_t *logits);
