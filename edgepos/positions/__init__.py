@@ -14,26 +14,32 @@ from .alibi_plan import BiasTablePlan, SlopePlan
 from .bias_plan import LearnedBiasPlan
 from .families import from_config
 from .hybrid import Hybrid
+from .interpolated import InterpolatedPlan
 from .learned import Learned, LearnedPlan, interpolate
 from .multi_rope import AxialRope, MRope, multimodal_positions
 from .none import NoPosition
+from .piecewise import PiecewisePlan
 from .plan import PhasePlan, TablePlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rope
 from .sinusoidal import Sinusoidal, Sinusoidal2D, SinusoidalPlan
 from .spec import Spec, build
+from .split import SplitPlan
+from .choose import pareto, plan  # isort: skip  (last: the function replaces the submodule of its name)
 
 __all__ = [
     "Alibi",
     "AxialRope",
     "BiasTablePlan",
     "Hybrid",
+    "InterpolatedPlan",
     "Learned",
     "LearnedBiasPlan",
     "LearnedPlan",
     "MRope",
     "NoPosition",
     "PhasePlan",
+    "PiecewisePlan",
     "RelativeBias",
     "Rope",
     "Sinusoidal",
@@ -41,12 +47,15 @@ __all__ = [
     "SinusoidalPlan",
     "SlopePlan",
     "Spec",
+    "SplitPlan",
     "T5Bias",
     "TablePlan",
     "from_config",
     "from_json",
     "interpolate",
     "multimodal_positions",
+    "pareto",
+    "plan",
 ]
 
 _SPECS: dict[str, type[Spec]] = {

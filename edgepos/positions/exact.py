@@ -23,14 +23,22 @@ def exact_cos_sin(spec: Angles, position: int, pair: int, seq_len: int | None = 
 
 
 def rounded_cos_sin(spec: Angles, context: int, scale: int, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """floor(scale·cos + 1/2) and floor(scale·sin + 1/2), exactly, int64 [context, pairs] each, of positions 0 … context − 1."""
+    """`rounded_cos_sin_at` the positions 0 … context − 1."""
+    return rounded_cos_sin_at(spec, np.arange(context), scale, seq_len)
+
+
+def rounded_cos_sin_at(
+    spec: Angles, positions: np.ndarray, scale: int, seq_len: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """floor(scale·cos + 1/2) and floor(scale·sin + 1/2), exactly, int64 [n, pairs] each, for positions [n]; scale ≤ 2^30."""
+    slack = max(TIE_SLACK, scale * 4e-15)
     results = []
-    for which, values in enumerate(spec.cos_sin_of_pairs(np.arange(context)[:, None], seq_len)):
+    for which, values in enumerate(spec.cos_sin_of_pairs(positions[:, None], seq_len)):
         scaled = scale * values + 0.5
         rounded = np.floor(scaled)
         part = scaled - rounded
-        for position, pair in np.argwhere((part < TIE_SLACK) | (part > 1 - TIE_SLACK)):
+        for n, pair in np.argwhere((part < slack) | (part > 1 - slack)):
             with mpmath.workprec(EXACT_PREC):
-                rounded[position, pair] = round_half_up(scale * exact_cos_sin(spec, position, pair, seq_len)[which])
+                rounded[n, pair] = round_half_up(scale * exact_cos_sin(spec, positions[n], pair, seq_len)[which])
         results.append(rounded.astype(np.int64))
     return results[0], results[1]

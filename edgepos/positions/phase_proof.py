@@ -25,7 +25,6 @@ from mpmath.ctx_iv import MPIntervalContext
 from ..fixedpoint import quarter_table, sincos_q15
 
 FULL_SCALE = 32767
-SEGMENTS = 256
 # exhaustive_error() for the runtime's table: what the proof's 1/2 + interpolation bounds from above.
 EXHAUSTIVE_MAX = 0.576969
 _IV = MPIntervalContext()
@@ -42,27 +41,27 @@ class Interpolation:
 
 
 def interpolation_error(table: np.ndarray) -> Interpolation:
-    """A proven upper bound of |chord − 32767·sin| on each of the 256 segments; table int [257], scaled by 32767·2^15."""
-    iv = _IV
-    h = iv.pi / 512
-    errors = []
-    for i in range(SEGMENTS):
-        left, right = (iv.mpf(int(table[i + k])) / 2**15 for k in (0, 1))
-        slope = (right - left) / h
-        x0 = i * h
-
-        def error(x):
-            return left + slope * (x - x0) - FULL_SCALE * iv.sin(x)
-
-        cosine = mpmath.mpf((slope / FULL_SCALE).mid)
-        near = mpmath.acos(min(cosine, mpmath.mpf(1)))  # where e is least; any point would do for the proof
-        x = iv.mpf(near)
-        tangent = abs(slope - FULL_SCALE * iv.cos(x)) * max(abs(x - x0).b, abs(x - x0 - h).b)
-        ends = max(abs(error(x0)).b, abs(error(x0 + h)).b)
-        low = (abs(error(x)) + tangent).b
-        errors.append(_up(max(ends, low)))
+    """A proven upper bound of |chord − 32767·sin| on each segment of a quarter wave; table int [segments + 1], scaled by 32767·2^15."""
+    segments = len(table) - 1
+    h = _IV.pi / (2 * segments)
+    errors = [_segment_error(i, h, int(table[i]), int(table[i + 1])) for i in range(segments)]
     worst = int(np.argmax(errors))
     return Interpolation(errors[worst], worst, tuple(errors))
+
+
+def _segment_error(i: int, h, first: int, last: int) -> float:
+    """The bound on the segment [i·h, (i + 1)·h] with the entries `first` and `last`."""
+    x0, left = i * h, _IV.mpf(first) / 2**15
+    slope = (_IV.mpf(last) / 2**15 - left) / h
+
+    def error(x):
+        return left + slope * (x - x0) - FULL_SCALE * _IV.sin(x)
+
+    cosine = mpmath.mpf((slope / FULL_SCALE).mid)
+    x = _IV.mpf(mpmath.acos(min(cosine, mpmath.mpf(1))))  # where e is least; any point would do for the proof
+    tangent = abs(slope - FULL_SCALE * _IV.cos(x)) * max(abs(x - x0).b, abs(x - x0 - h).b)
+    ends = max(abs(error(x0)).b, abs(error(x0 + h)).b)
+    return rounded_up(max(ends, (abs(error(x)) + tangent).b))
 
 
 @lru_cache(maxsize=1)
@@ -83,12 +82,12 @@ def phase_terms(max_position: int, interpolation: Interpolation | None = None) -
     return {
         "output_rounding": 0.5,
         "interpolation": interpolation.worst,
-        "phase_rounding": _up((per_turn / 2**29).b),
-        "increment": _up((per_turn * int(max_position) / 2**65).b),
+        "phase_rounding": rounded_up((per_turn / 2**29).b),
+        "increment": rounded_up((per_turn * int(max_position) / 2**65).b),
     }
 
 
-def _up(x) -> float:
+def rounded_up(x) -> float:
     """The interval end x as a float64 that is not below it."""
     return float(np.nextafter(float(mpmath.mpf(x)), np.inf))
 

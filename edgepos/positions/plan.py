@@ -24,13 +24,21 @@ TABLE_BYTES_LIMIT = 2**30
 INT16_MAX = 32767
 
 
+def check_bytes(size: int, context: int) -> int:
+    """The size of a table, up to 2^30 bytes. Raises UnsupportedError."""
+    if size > TABLE_BYTES_LIMIT:
+        raise UnsupportedError(f"a table of {size} bytes for context {context} passes the limit of 2^30; use the phase plan")
+    return size
+
+
 class RotationPlan:
     """Base of the RoPE plans.
 
     Attributes: spec; method; bits; context: positions are 0 … context − 1; seq_len: the session length a length-dependent
     scaling uses; full_scale: cos and sin are integers in ±full_scale; scale = 1/full_scale, so value = integer · scale;
     bound: proven largest error of cos and sin in units of the last place (1/full_scale), against exact mathematics;
-    bytes: size of the constants.
+    bytes: size of the constants. operations: integer operations per pair and token to get cos and sin (shifts, masks, adds,
+    products and loads, counted from the formula; a guide, not a measurement).
     """
 
     spec: Rotation
@@ -40,6 +48,8 @@ class RotationPlan:
     full_scale: int
     bound: float
     bytes: int
+    operations: int
+    why: str = ""  # set by choose.plan
 
     @property
     def scale(self) -> float:
@@ -118,6 +128,7 @@ class PhasePlan(RotationPlan):
 
     method = "phase"
     bits = 16
+    operations = 23
     full_scale = FULL_SCALE
 
     def __post_init__(self):
@@ -157,6 +168,7 @@ class TablePlan(RotationPlan):
     """One row of int16 or int8 cos and sin per position, every entry correctly rounded (half up): bound 1/2."""
 
     method = "table"
+    operations = 3
 
     def __init__(self, spec: Rotation, context: int, bits: int = 16):
         """Raises UnsupportedError for other bits than 16 and 8 and for tables above 2^30 bytes, FormatError for a bad context."""
@@ -164,11 +176,7 @@ class TablePlan(RotationPlan):
             raise UnsupportedError(f"bits is {bits!r}; known are 16, 8")
         self.spec, self.context, self.bits = spec, check_context(context), bits
         self.full_scale = TABLE_SCALES[bits]
-        self.bytes = 2 * self.context * spec.pairs * bits // 8
-        if self.bytes > TABLE_BYTES_LIMIT:
-            raise UnsupportedError(
-                f"a table of {self.bytes} bytes for context {context} passes the limit of 2^30; use the phase plan"
-            )
+        self.bytes = check_bytes(2 * self.context * spec.pairs * bits // 8, context)
         dtype = np.int16 if bits == 16 else np.int8
         rows = rounded_cos_sin(spec, self.context, self.full_scale, self.seq_len)
         self.cos, self.sin = (t.astype(dtype) for t in rows)

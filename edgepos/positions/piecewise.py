@@ -1,0 +1,70 @@
+"""The piecewise method: straight lines in the position, one set of nodes per frequency.
+
+Articles on edge transformers propose it. It is fine for slow frequencies and useless for fast ones: a pair that turns by more than
+half a circle between two nodes is lost. The bound says so.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from ..fixedpoint import rshift_round
+from .exact import rounded_cos_sin_at
+from .phase_proof import FULL_SCALE
+from .plan import RotationPlan, check_bytes
+from .rope import Rotation
+from .spec import check_context, check_count
+
+CHUNK = 4096
+REFERENCE_ERROR = 1e-9  # of the float64 reference, in units of 1/32767, with much to spare
+
+
+class PiecewisePlan(RotationPlan):
+    """Nodes every 2^shift positions, correctly rounded int16 cos and sin, with linear interpolation between them."""
+
+    bits = 16
+    full_scale = FULL_SCALE
+
+    def __init__(self, spec: Rotation, context: int, shift: int = 4):
+        """Raises FormatError for a bad context or shift, UnsupportedError for large tables."""
+        self.spec, self.context, self.shift = spec, check_context(context), check_count("shift", shift, 1, 20)
+        self.method = f"piecewise-{1 << shift}"
+        nodes = ((context - 1) >> shift) + 2
+        self.bytes = check_bytes(nodes * 2 * spec.pairs * 2, context)
+        at = np.arange(nodes, dtype=np.int64) << shift
+        self.cos, self.sin = rounded_cos_sin_at(spec, at, FULL_SCALE, self.seq_len)
+
+    @property
+    def operations(self) -> int:
+        """Integer operations per pair."""
+        return 12
+
+    @cached_property
+    def pair_bounds(self) -> np.ndarray:
+        """The largest error of each pair, float64 [pairs]: found at every position of the context, so it is a proof."""
+        worst = np.zeros(self.spec.pairs)
+        for start in range(0, self.context, CHUNK):
+            p = np.arange(start, min(start + CHUNK, self.context))[:, None]
+            for got, exact in zip(self._at(p), self.spec.cos_sin_of_pairs(p, self.seq_len)):
+                worst = np.maximum(worst, np.abs(got - FULL_SCALE * exact).max(axis=0, initial=0.0))
+        return worst + REFERENCE_ERROR
+
+    @property
+    def bound(self) -> float:
+        return float(self.pair_bounds.max(initial=0.0))
+
+    def terms(self) -> dict[str, float]:
+        return {"worst_position": self.bound}
+
+    def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
+        return self._at(self.spec.pair_positions(positions, self.context))
+
+    def _at(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        i, f, pair = p >> self.shift, p & ((1 << self.shift) - 1), np.arange(self.spec.pairs)
+        results = []
+        for node in (self.cos, self.sin):
+            low, high = node[i, pair], node[i + 1, pair]
+            results.append(rshift_round((low << self.shift) + (high - low) * f, self.shift).astype(np.int16))
+        return results[0], results[1]

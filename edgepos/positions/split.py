@@ -1,0 +1,70 @@
+"""The split method: cos and sin of a coarse and of a fine part of the position, joined by one complex product."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..fixedpoint import rshift_round
+from .exact import rounded_cos_sin_at
+from .phase_proof import FULL_SCALE, bound_of
+from .plan import RotationPlan, check_bytes
+from .rope import Rotation
+from .spec import check_context
+
+ENTRY_SCALES = {16: 32767, 32: 2**30}
+
+
+class SplitPlan(RotationPlan):
+    """Tables of a coarse part (multiples of 2^k) and a fine part (0 … 2^k − 1) of the position, k half of the context's bits.
+
+    cos(a + b) = cos a·cos b − sin a·sin b and likewise sin. entry_bits 16: entries in ±32767, rounded half up; the product is divided by
+    32767 with one rounding. entry_bits 32: entries times 2^30, and the result is as good as a direct table.
+    """
+
+    bits = 16
+    full_scale = FULL_SCALE
+
+    def __init__(self, spec: Rotation, context: int, entry_bits: int = 16):
+        """Raises UnsupportedError for other entry_bits than 16 and 32 and for large tables, FormatError for a bad context."""
+        if entry_bits not in ENTRY_SCALES:
+            raise UnsupportedError(f"entry_bits is {entry_bits!r}; known are 16, 32")
+        self.spec, self.context, self.entry_bits = spec, check_context(context), entry_bits
+        self.method = f"split-{entry_bits}"
+        self.shift = ((context - 1).bit_length() + 1) // 2
+        rows = (((context - 1) >> self.shift) + 1, min(context, 1 << self.shift))
+        self.bytes = check_bytes(sum(rows) * 2 * spec.pairs * entry_bits // 8, context)
+        coarse, fine = (np.arange(n, dtype=np.int64) << s for n, s in zip(rows, (self.shift, 0)))
+        self.coarse, self.fine = (rounded_cos_sin_at(spec, p, ENTRY_SCALES[entry_bits], self.seq_len) for p in (coarse, fine))
+
+    @property
+    def operations(self) -> int:
+        """Integer operations per pair."""
+        return 14
+
+    def terms(self) -> dict[str, float]:
+        """Entry rounding: each of the four entries is off by at most 1/2 unit, and |cos| + |sin| ≤ √2 on either side; the
+        product of two errors adds 1/2 unit of scale^−1. Then the roundings of the product."""
+        unit = FULL_SCALE / ENTRY_SCALES[self.entry_bits]
+        terms = {
+            "entries": float(np.nextafter(2**0.5, 2)) * unit + 0.5 * unit / ENTRY_SCALES[self.entry_bits],
+            "output_rounding": 0.5,
+        }
+        return terms if self.entry_bits == 16 else terms | {"product_rounding": FULL_SCALE * 2.0**-31}
+
+    @property
+    def bound(self) -> float:
+        return bound_of(self.terms())
+
+    def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
+        p = self.spec.pair_positions(positions, self.context)
+        pair = np.arange(self.spec.pairs)
+        (ca, sa), (cb, sb) = ((t[0][at, pair], t[1][at, pair]) for t, at in ((self.coarse, p >> self.shift), (self.fine, p & ((1 << self.shift) - 1))))
+        return self._join(ca * cb - sa * sb), self._join(sa * cb + ca * sb)
+
+    def _join(self, product: np.ndarray) -> np.ndarray:
+        if self.entry_bits == 16:
+            value = (2 * product + FULL_SCALE) // (2 * FULL_SCALE)
+        else:
+            value = rshift_round(rshift_round(product, 30) * FULL_SCALE, 30)
+        return np.clip(value, -FULL_SCALE, FULL_SCALE).astype(np.int16)
