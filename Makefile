@@ -47,7 +47,7 @@ fuzz:
 	  -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer || exit 1; done
 
 clean:
-	@rm -rf build $(VENV) .pytest_cache .hypothesis
+	@rm -rf build $(VENV) .pytest_cache .hypothesis tiny-*.edgepos
 
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
