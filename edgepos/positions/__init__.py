@@ -13,6 +13,8 @@ from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
 from .bias_plan import LearnedBiasPlan
 from .families import from_config
+from .float32 import float32_error
+from .gguf_config import from_gguf
 from .hybrid import Hybrid
 from .interpolated import InterpolatedPlan
 from .learned import Learned, LearnedPlan, interpolate
@@ -50,7 +52,9 @@ __all__ = [
     "SplitPlan",
     "T5Bias",
     "TablePlan",
+    "float32_error",
     "from_config",
+    "from_gguf",
     "from_json",
     "interpolate",
     "multimodal_positions",

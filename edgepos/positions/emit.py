@@ -171,7 +171,8 @@ def _compare_arrays(path: Path, table: TableFile) -> None:
         raise FormatError(f"{path.name}: {error}; emit the tables again") from None
     for name, expected in table.npz_arrays().items():
         if found[name].shape != expected.shape or found[name].dtype != expected.dtype:
-            raise FormatError(f"{path.name}: {name} is {found[name].dtype} {found[name].shape}; allowed is {expected.dtype} {expected.shape}")
+            kind, allowed = (f"{a.dtype} {list(a.shape)}" for a in (found[name], expected))
+            raise FormatError(f"{path.name}: {name} is {kind}; allowed is {allowed}")
         wrong = np.argwhere(found[name] != expected)
         if len(wrong):
             at = tuple(wrong[0].tolist())

@@ -62,6 +62,10 @@ def _learned_file(plan: LearnedPlan, weights) -> TableFile:
         macros,
         {"rows": plan.table, "factors": plan.factors},
         {"rows": ("ROWS", "DIM"), "factors": ("ROWS", "FACTOR_WORDS")},
-        {"kind": "learned", **plan.certificate(), "arrays": {"rows": "[row][component]", "factors": "[row] m, h", "source": "[row][component]"}},
+        {
+            "kind": "learned",
+            **plan.certificate(),
+            "arrays": {"rows": "[row][component]", "factors": "[row] m, h", "source": "[row][component]"},
+        },
         learned=np.asarray(weights, dtype=np.float64),
     )

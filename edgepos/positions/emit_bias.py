@@ -56,13 +56,17 @@ def bias_error(plan: LearnedBiasPlan, weights) -> float:
     return float(np.abs(plan.table * plan.scale - np.asarray(weights, dtype=np.float64) / np.log(2)).max())
 
 
+def _difference(spec: RelativeBias) -> str:
+    return "query - key" if spec.query_minus_key else "key - query"
+
+
 def _bias_file(plan: LearnedBiasPlan, weights) -> TableFile:
     spec, stem = plan.spec, f"{plan.spec.encoding}_bias"
     upper = f"EDGEPOS_{stem.upper()}"
     where = (
         f"num_buckets {spec.num_buckets}, max_distance {spec.max_distance}: row = edgepos_t5_bucket_of(key - query)."
         if isinstance(spec, T5Bias)
-        else f"extents {list(spec.extents)}: row = clipped {'query - key' if spec.query_minus_key else 'key - query'} plus the extent, row-major."
+        else f"extents {list(spec.extents)}: row = clipped {_difference(spec)} plus the extent, row-major."
     )
     about = (
         "Learned attention bias for integer scores in log2 units with 16 fractional bits. Written by EdgePos.",

@@ -93,7 +93,8 @@ def _row_file(plan: TablePlan) -> TableFile:
         f"  yb = {a} * {cell % 'sin'} + {b} * {cell % 'cos'};",
     )
     shape = ("CONTEXT", "PAIRS")
-    description = {"kind": "rope", **plan.certificate(), "scale": plan.scale, "arrays": {"cos": "[position][pair]", "sin": "[position][pair]"}}
+    indices = {"cos": "[position][pair]", "sin": "[position][pair]"}
+    description = {"kind": "rope", **plan.certificate(), "scale": plan.scale, "arrays": indices}
     arrays = {"cos": plan.cos, "sin": plan.sin} | _axis_array(plan.spec)
     return TableFile(stem, about, _macros(plan), arrays, {"cos": shape, "sin": shape, "axis": ("PAIRS",)}, description)
 

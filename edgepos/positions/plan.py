@@ -75,7 +75,7 @@ class RotationPlan:
 
         The products are summed exactly and rounded once by `requant`, as in the ROPE operator. Components beyond
         rotary_dim are copied. positions broadcast against x.shape[:-1]. Pairs whose length times the attention factor is at
-        most 32765 never saturate. Raises FormatError for another dtype, ContextError for a position out of range.
+        most 32767 − rotation_bound() never saturate. Raises FormatError for another dtype, ContextError for a position out of range.
         """
         x = np.asarray(x)
         if x.dtype != np.int16:
@@ -92,7 +92,7 @@ class RotationPlan:
         Against the exact rotation, for components up to `largest`: |x_a·δcos| + |x_b·δsin| with both errors at the bound,
         the amplitude's rounding (2^−31 relative), and the final rounding.
         """
-        factor = self.spec.attention_factor
+        factor = self.spec.attention_factor * (1 + 2.0**-40)  # more than all float64 roundings here
         table = 2 * largest * factor * self.bound / self.full_scale
         amplitude = 2 * largest * factor * (1 + self.bound / self.full_scale) * 2.0**-31
         return bound_of({"table": table, "amplitude": amplitude, "rounding": 0.5})

@@ -278,6 +278,24 @@ class Proportional(Scaling):
 
 
 @dataclass(frozen=True)
+class Factors(Scaling):
+    """One divisor per pair, as GGUF files carry Llama 3's scaling (`rope_freqs.weight`)."""
+
+    factors: tuple[float, ...]
+
+    rope_type: ClassVar[str] = "factors"
+
+    def __post_init__(self):
+        object.__setattr__(self, "factors", _check_row("factors", self.factors))
+
+    def check(self, theta, rotary_dim):
+        _check_length("factors", self.factors, rotary_dim)
+
+    def frequencies(self, theta, rotary_dim, seq_len):
+        return [f / d for f, d in zip(plain_inv_freq(theta, rotary_dim), self.factors)]
+
+
+@dataclass(frozen=True)
 class Custom(Scaling):
     """Frequencies given by the user, in radians per position, one per pair; theta is not used."""
 
@@ -295,7 +313,9 @@ class Custom(Scaling):
         return [mpmath.mpf(f) for f in self.inv_freq]
 
 
-SCALINGS: dict[str, type[Scaling]] = {cls.rope_type: cls for cls in (Linear, Ntk, DynamicNtk, Yarn, Llama3, LongRope, Proportional, Custom)}
+SCALINGS: dict[str, type[Scaling]] = {
+    cls.rope_type: cls for cls in (Linear, Ntk, DynamicNtk, Yarn, Llama3, LongRope, Proportional, Factors, Custom)
+}
 
 
 def scaling_from_dict(data: dict) -> Scaling | None:

@@ -59,7 +59,8 @@ class SplitPlan(RotationPlan):
     def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
         p = self.spec.pair_positions(positions, self.context)
         pair = np.arange(self.spec.pairs)
-        (ca, sa), (cb, sb) = ((t[0][at, pair], t[1][at, pair]) for t, at in ((self.coarse, p >> self.shift), (self.fine, p & ((1 << self.shift) - 1))))
+        high, low = p >> self.shift, p & ((1 << self.shift) - 1)
+        (ca, sa), (cb, sb) = ([t[at, pair] for t in tables] for tables, at in ((self.coarse, high), (self.fine, low)))
         return self._join(ca * cb - sa * sb), self._join(sa * cb + ca * sb)
 
     def _join(self, product: np.ndarray) -> np.ndarray:

@@ -1,0 +1,94 @@
+"""Position encodings from GGUF metadata, and float32's drift beside the plans' bounds."""
+
+import numpy as np
+import pytest
+
+from edgepos.errors import EdgePosError
+from edgepos.positions import Alibi, Learned, PhasePlan, Rope, float32_error, from_gguf
+
+SMOLLM2 = {
+    "general.architecture": "llama",
+    "llama.embedding_length": 576,
+    "llama.attention.head_count": 9,
+    "llama.rope.dimension_count": 64,
+    "llama.rope.freq_base": 100000.0,
+    "llama.context_length": 8192,
+}
+QWEN = {"general.architecture": "qwen2", "qwen2.attention.key_length": 128, "qwen2.rope.freq_base": 1e6, "qwen2.context_length": 4096}
+
+
+def test_rotary_architectures():
+    assert from_gguf(SMOLLM2) == Rope(64, theta=100000.0, layout="interleaved")
+    assert from_gguf(QWEN) == Rope(128, theta=1e6)
+    assert from_gguf(QWEN | {"qwen2.rope.scaling.type": "none"}) == Rope(128, theta=1e6)
+    partial = {"general.architecture": "gptneox", "gptneox.embedding_length": 512, "gptneox.attention.head_count": 8}
+    assert from_gguf(partial | {"gptneox.rope.dimension_count": 16}) == Rope(64, 16)
+
+
+def test_scalings():
+    linear = {"rope_type": "linear", "factor": 4.0}
+    assert from_gguf(QWEN | {"qwen2.rope.scaling.type": "linear", "qwen2.rope.scaling.factor": 4.0}) == Rope(128, theta=1e6, scaling=linear)
+    assert from_gguf(QWEN | {"qwen2.rope.scale_linear": 4.0}) == Rope(128, theta=1e6, scaling=linear)
+    yarn = QWEN | {"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 8.0, "qwen2.rope.scaling.original_context_length": 512}
+    expected = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512}
+    assert from_gguf(yarn) == Rope(128, theta=1e6, scaling=expected)
+
+
+def test_llama3_factors_give_llama3():
+    """GGUF stores float32 divisors; the frequencies agree with the formula to that precision."""
+    fields = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    exact = Rope(64, theta=500000.0, layout="interleaved", scaling={"rope_type": "llama3", **fields})
+    divisors = (Rope(64, theta=500000.0).inv_freq() / exact.inv_freq()).astype(np.float32)
+    spec = from_gguf(SMOLLM2 | {"llama.rope.freq_base": 500000.0}, divisors)
+    np.testing.assert_allclose(spec.inv_freq(), exact.inv_freq(), rtol=1e-7)
+
+
+def test_other_architectures():
+    assert from_gguf({"general.architecture": "bloom", "bloom.attention.head_count": 16}) == Alibi(16, 8.0)
+    mpt = {"general.architecture": "mpt", "mpt.attention.head_count": 12, "mpt.attention.max_alibi_bias": 16.0}
+    assert from_gguf(mpt) == Alibi(12, 16.0)
+    assert from_gguf({"general.architecture": "gpt2", "gpt2.context_length": 1024}) == Learned(1024)
+
+
+@pytest.mark.parametrize(
+    "metadata, factors, named",
+    [
+        ({}, None, "general.architecture"),
+        ({"general.architecture": "mamba"}, None, "mamba"),
+        ({"general.architecture": "llama"}, None, "head_count"),
+        (SMOLLM2 | {"llama.embedding_length": 577}, None, "embedding_length"),
+        (SMOLLM2 | {"llama.rope.dimension_count": 63}, None, "rotary_dim"),
+        (SMOLLM2 | {"llama.rope.freq_base": 0.0}, None, "theta"),
+        (SMOLLM2 | {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, None, "longrope"),
+        (QWEN | {"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 2.0, "qwen2.rope.scaling.attn_factor": 2.0}, None, "attn"),
+        (SMOLLM2, [1.0], "factors"),
+        (SMOLLM2, [0.0] * 32, r"factors\[0\]"),
+        (SMOLLM2 | {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}, [1.0] * 32, "rope_freqs"),
+        ({"general.architecture": "gpt2", "gpt2.context_length": 8}, [1.0], "rope_freqs"),
+        ({"general.architecture": "bloom"}, None, "head_count"),
+    ],
+)
+def test_bad_metadata_is_refused_by_name(metadata, factors, named):
+    with pytest.raises(EdgePosError, match=named):
+        from_gguf(metadata, factors)
+
+
+def test_float32_drifts_and_phases_do_not():
+    """numerics.md, section 6: float32 is off by some 19 units at 8192 and 300 at 131072."""
+    spec = Rope(128)
+    errors = [float32_error(spec, context) for context in (512, 8192, 131072)]
+    assert errors == sorted(errors) and 5 < errors[1] < 40 and 100 < errors[2] < 400
+    assert PhasePlan(spec, 131072).bound < 0.58
+    assert float32_error(spec, 1) < 1e-2
+
+
+def test_float32_error_is_that_of_transformers():
+    torch = pytest.importorskip("torch")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    from transformers import LlamaConfig
+
+    module = llama.LlamaRotaryEmbedding(LlamaConfig(hidden_size=512, num_attention_heads=8, head_dim=64))
+    at = np.arange(131072 - 2000, 131072)
+    theirs = module(torch.zeros(1), torch.tensor(at)[None])[0][0, :, :32].numpy()
+    found = np.abs(theirs - Rope(64).cos_sin(at)[0]).max() * 32767
+    assert found == pytest.approx(float32_error(Rope(64), 131072), rel=0.5)
