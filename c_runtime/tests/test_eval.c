@@ -208,6 +208,39 @@ static void test_trace_selftest_info(const shape *s) {
   stop(&r);
 }
 
+static void silent(void *user, const ep_trace_event *e) {
+  int *found = (int *)user;
+  if (e->opcode != EP_ATTENTION || *found) return; /* the first layer */
+  *found = 1;
+  for (int32_t i = 0; i < e->rows * e->width; i++) CHECK(e->data[i] == 0);
+}
+
+/* Values that are all zero have the largest scale 0. */
+static void test_zero_values(const shape *s) {
+  builder *b = (builder *)malloc(sizeof *b);
+  build(b, s);
+  const int32_t *v = b->ops[4];
+  memset(b->tensors[v[EP_O_T0]].data, 0, data_bytes(&b->tensors[v[EP_O_T0]]));
+  memset(b->tensors[v[EP_O_T3]].data, 0, data_bytes(&b->tensors[v[EP_O_T3]]));
+  size_t n, bytes;
+  uint8_t *image = finish(b, &n);
+  ep_model model;
+  ep_session *session = NULL;
+  ep_config cfg = {.n_batch = 5};
+  int32_t ids[N];
+  int found = 0;
+  choose_tokens(s, ids);
+  CHECK(ep_open(&model, image, n, NULL) == EP_OK);
+  void *arena = arena_for(&model, &cfg, &bytes);
+  CHECK(ep_session_init(&session, &model, &cfg, arena, bytes) == EP_OK);
+  ep_set_trace(session, silent, &found);
+  CHECK(ep_eval(session, ids, NULL, N, NULL) == EP_OK && found);
+  free(arena);
+  free(image);
+  discard(b);
+  free(b);
+}
+
 int main(void) {
   shape s = {.layers = 2, .width = 44, .vocab = 300, .context = 24};
   for (int i = 0; i < 8; i++) {
@@ -219,6 +252,9 @@ int main(void) {
     test_rewind_and_state(&s);
     test_errors(&s);
     test_trace_selftest_info(&s);
+    test_zero_values(&s);
   }
+  s.vocab = 2100; /* enough work for several lanes */
+  test_splits(&s);
   return failures != 0;
 }
