@@ -147,6 +147,16 @@ def test_bad_specs_are_refused_by_name(fields, named):
         Rope(**fields)
 
 
+def test_no_positions_are_fine():
+    assert Rope(8).cos_sin([])[0].shape == (0, 4)
+    assert Rope(8).rotate(np.zeros((2, 0, 8)), []).shape == (2, 0, 8)
+
+
+def test_numpy_numbers_become_plain_ones():
+    scaling = {"rope_type": "dynamic", "factor": np.float64(2), "max_position_embeddings": np.int64(64)}
+    json.dumps(Rope(np.int32(8), np.int64(4), np.float32(1e4), scaling=scaling).to_json())
+
+
 def test_frequencies_beyond_reason_are_refused():
     with pytest.raises(FormatError, match="inv_freq"):
         Rope(64, theta=1e-300).increments()

@@ -30,7 +30,7 @@ class Alibi(Spec):
     """
 
     heads: int
-    bias_max: float = 8
+    bias_max: float = 8.0
     symmetric: bool = False
     user_slopes: tuple[float, ...] | None = None
 
@@ -38,7 +38,7 @@ class Alibi(Spec):
 
     def __post_init__(self):
         object.__setattr__(self, "heads", check_count("heads", self.heads, 1, MAX_HEADS))
-        check_positive("bias_max", self.bias_max)
+        object.__setattr__(self, "bias_max", check_positive("bias_max", self.bias_max))
         check_flag("symmetric", self.symmetric)
         if self.user_slopes is not None:
             object.__setattr__(self, "user_slopes", _check_slopes(self.user_slopes, self.heads))

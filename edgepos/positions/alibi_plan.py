@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..fixedpoint import alibi_bias, round_half_up
 from .alibi import EXACT_PREC, Alibi
+from .exact import TIE_SLACK
 from .spec import POSITION_LIMIT, check_context, check_positions
 
 ZERO_WEIGHT_LOG2 = 40  # exp2_neg gives 0 from here on
@@ -22,6 +23,7 @@ SLOPE_BITS = 31  # Q1.31
 BIAS_BITS = 16
 TABLE_FORMATS = {16: (np.int16, 10), 8: (np.int8, 3)}  # dtype, fractional bits
 TABLE_BYTES_LIMIT = 2**30
+STEEP = 2**20  # table units; far beyond saturation
 
 
 def exact_log2_slopes(spec: Alibi) -> tuple[mpmath.mpf, ...]:
@@ -151,23 +153,16 @@ class BiasTablePlan:
         self.table.flags.writeable = False
 
     def _row(self, slope: mpmath.mpf) -> np.ndarray:
-        """Correctly rounded entries of one head, int64 [context].
-
-        The slope lies between two neighbouring multiples of 2^−128; where both round alike, the entry is proven.
-        """
+        """Correctly rounded entries of one head, int64 [context]: float64, and 256 bits next to a rounding tie."""
         with mpmath.workprec(EXACT_PREC):
-            low = int(mpmath.floor(mpmath.ldexp(slope, 128)))
-        drop = 128 - self.fraction_bits
-        half = 1 << (drop - 1)
-        row = np.full(self.context, self.saturated, dtype=np.int64)
-        for d in range(self.context):
-            value = (d * low + half) >> drop
-            if (d * (low + 1) + half) >> drop != value:
-                raise ArithmeticError(f"bias at distance {d} lies within 2^-96 of a rounding tie")
-            if -value <= self.saturated:
-                break
-            row[d] = -value
-        return row
+            step = min(mpmath.ldexp(slope, self.fraction_bits), mpmath.mpf(STEEP))
+        scaled = np.minimum(np.arange(self.context) * float(step), STEEP) + 0.5
+        rounded = np.floor(scaled)
+        part = scaled - rounded
+        for d in np.flatnonzero((rounded < STEEP) & ((part < TIE_SLACK) | (part > 1 - TIE_SLACK))).tolist():
+            with mpmath.workprec(EXACT_PREC):
+                rounded[d] = round_half_up(d * step)
+        return np.maximum(-rounded.astype(np.int64), self.saturated)
 
     @property
     def scale(self) -> float:

@@ -34,6 +34,15 @@ class Scaling:
             f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in fields(self)
         }
 
+    def _keep_positive(self, *names: str) -> None:
+        """Each field as a finite float above 0."""
+        for name in names:
+            object.__setattr__(self, name, check_positive(name, getattr(self, name)))
+
+    def _keep_length(self, name: str, least: int) -> None:
+        """A field as a number of tokens."""
+        object.__setattr__(self, name, check_count(name, getattr(self, name), least, 2**31))
+
     def check(self, theta: float, rotary_dim: int) -> None:
         """Refuse what the formula cannot be evaluated for. Raises FormatError."""
 
@@ -54,7 +63,7 @@ class Linear(Scaling):
     rope_type: ClassVar[str] = "linear"
 
     def __post_init__(self):
-        object.__setattr__(self, "factor", check_positive("factor", self.factor))
+        self._keep_positive("factor")
 
     def frequencies(self, theta, rotary_dim, seq_len):
         return [f / self.factor for f in plain_inv_freq(theta, rotary_dim)]
@@ -69,7 +78,7 @@ class Ntk(Scaling):
     rope_type: ClassVar[str] = "ntk"
 
     def __post_init__(self):
-        object.__setattr__(self, "factor", check_positive("factor", self.factor))
+        self._keep_positive("factor")
 
     def check(self, theta, rotary_dim):
         _check_stretchable(self.rope_type, rotary_dim)
@@ -92,8 +101,8 @@ class DynamicNtk(Scaling):
     length_dependent: ClassVar[bool] = True
 
     def __post_init__(self):
-        object.__setattr__(self, "factor", check_positive("factor", self.factor))
-        check_count("max_position_embeddings", self.max_position_embeddings, 1, 2**31)
+        self._keep_positive("factor")
+        self._keep_length("max_position_embeddings", 1)
 
     def check(self, theta, rotary_dim):
         _check_stretchable(self.rope_type, rotary_dim)
@@ -130,14 +139,13 @@ class Yarn(Scaling):
     rope_type: ClassVar[str] = "yarn"
 
     def __post_init__(self):
-        for name in ("factor", "beta_fast", "beta_slow"):
-            object.__setattr__(self, name, check_positive(name, getattr(self, name)))
+        self._keep_positive("factor", "beta_fast", "beta_slow")
         for name in ("attention_factor", "mscale", "mscale_all_dim"):
             if getattr(self, name):
-                object.__setattr__(self, name, check_positive(name, getattr(self, name)))
+                self._keep_positive(name)
         if self.attention_factor == 0:
-            check_positive("attention_factor", 0)
-        check_count("original_max_position_embeddings", self.original_max_position_embeddings, 1, 2**31)
+            self._keep_positive("attention_factor")
+        self._keep_length("original_max_position_embeddings", 1)
         check_flag("truncate", self.truncate)
         if self.beta_fast < self.beta_slow:
             raise FormatError(f"beta_fast is {self.beta_fast}; allowed is a number not below beta_slow {self.beta_slow}")
@@ -192,9 +200,8 @@ class Llama3(Scaling):
     rope_type: ClassVar[str] = "llama3"
 
     def __post_init__(self):
-        for name in ("factor", "low_freq_factor", "high_freq_factor"):
-            object.__setattr__(self, name, check_positive(name, getattr(self, name)))
-        check_count("original_max_position_embeddings", self.original_max_position_embeddings, 1, 2**31)
+        self._keep_positive("factor", "low_freq_factor", "high_freq_factor")
+        self._keep_length("original_max_position_embeddings", 1)
         if self.high_freq_factor <= self.low_freq_factor:
             raise FormatError(
                 f"high_freq_factor is {self.high_freq_factor}; allowed is a number above low_freq_factor {self.low_freq_factor}"
@@ -230,11 +237,10 @@ class LongRope(Scaling):
     def __post_init__(self):
         for name in ("short_factor", "long_factor"):
             object.__setattr__(self, name, _check_row(name, getattr(self, name)))
-        object.__setattr__(self, "factor", check_positive("factor", self.factor))
+        self._keep_positive("factor")
         if self.attention_factor is not None:
-            given = check_positive("attention_factor", self.attention_factor)
-            object.__setattr__(self, "attention_factor", given)
-        check_count("original_max_position_embeddings", self.original_max_position_embeddings, 2, 2**31)
+            self._keep_positive("attention_factor")
+        self._keep_length("original_max_position_embeddings", 2)
 
     def check(self, theta, rotary_dim):
         for name in ("short_factor", "long_factor"):
@@ -266,7 +272,7 @@ class Proportional(Scaling):
     rope_type: ClassVar[str] = "proportional"
 
     def __post_init__(self):
-        object.__setattr__(self, "factor", check_positive("factor", self.factor))
+        self._keep_positive("factor")
         share = self.partial_rotary_factor
         if share != 0 and check_positive("partial_rotary_factor", share) > 1:
             raise FormatError(f"partial_rotary_factor is {share}; allowed is 0 to 1")

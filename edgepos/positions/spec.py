@@ -57,6 +57,8 @@ def check_positions(positions, limit: int = POSITION_LIMIT) -> np.ndarray:
     Raises ContextError naming the first position that is out of range, FormatError when they are not whole numbers.
     """
     array = np.asarray(positions)
+    if array.size == 0:
+        return array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise FormatError(f"positions have dtype {array.dtype}; allowed are whole numbers")
     outside = (array < 0) | (array >= limit)
