@@ -227,6 +227,33 @@ def test_an_altered_learned_entry_is_noticed(tmp_path):
         check(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["half", "alibi"])
+def test_every_format_is_written_and_checked(name, tmp_path):
+    spec, context = SPECS[name]
+    results = emit(spec, tmp_path, context, formats=("bin", "onnx"))
+    assert check(tmp_path) == results
+    assert not list(tmp_path.glob("*.npz")) and len(list(tmp_path.glob("*.onnx"))) == 2
+    for path in tmp_path.glob("*.bin"):
+        about = json.loads(path.with_suffix(".json").read_text())
+        emit(spec, tmp_path / "npz", context)
+        with np.load(tmp_path / "npz" / f"{path.stem}.npz") as archive:
+            for array, where in about["layout"].items():
+                read = np.frombuffer(path.read_bytes(), where["dtype"], int(np.prod(where["shape"])), where["offset"])
+                np.testing.assert_array_equal(read.reshape(where["shape"]), archive[array])
+                assert where["offset"] % 64 == 0
+    path = next(tmp_path.glob("*.bin"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FormatError, match=path.name):
+        check(tmp_path)
+
+
+def test_unknown_formats_are_refused(tmp_path):
+    for formats in (("c", "pdf"), ()):
+        with pytest.raises(UnsupportedError, match="formats"):
+            emit(Rope(8), tmp_path / "x", 8, formats=formats)
+    assert not (tmp_path / "x").exists()
+
+
 def digest(folder):
     h = hashlib.sha256()
     for path in sorted(folder.iterdir()):
@@ -243,8 +270,8 @@ def test_bytes_are_reproducible(tmp_path):
 
 # Recorded digests: a change here means that the emitted bytes changed.
 RECORDED = {
-    "half": "feda5662b2ff1fbb5360fc594fe3d8f9dfda4ca613d7aeeae0577b23652c5fa5",
-    "alibi": "b40c43b5fdf0e74a172184cb8bcdbe0734604bfb1f078c430f5fb90bc5997059",
+    "half": "850b4a24a0ad1a5a0b9b9f573bb68edf409cb03f59093cffe81daec2238dff0b",
+    "alibi": "67307828a6937cab9994aee4fa099070ce4f9b5348fd94060a74ac6fbacd761f",
 }
 
 
@@ -295,6 +322,15 @@ def test_an_altered_source_is_noticed(tmp_path):
         check(tmp_path)
     path.unlink()
     with pytest.raises(FormatError, match="rope_int8.c"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", None])
+def test_a_damaged_npz_is_noticed(damage, tmp_path):
+    emit(Rope(8), tmp_path, 16)
+    path = tmp_path / "rope_int16.npz"
+    path.write_bytes(path.read_bytes()[:200] if damage is None else damage)
+    with pytest.raises(FormatError, match="rope_int16.npz"):
         check(tmp_path)
 
 

@@ -12,6 +12,22 @@ from .angles import EXACT_PREC
 from .relative import RelativeBias, T5Bias
 
 
+def bias_integers(values: np.ndarray) -> np.ndarray:
+    """value · log2(e) · 2^16 of natural units, int32 in the values' shape, correctly rounded.
+
+    Raises FormatError for NaN or values too large.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise FormatError("bias table holds NaN or infinity; allowed are finite numbers")
+    with mpmath.workprec(EXACT_PREC):
+        unit = mpmath.ldexp(1, BIAS_BITS) / mpmath.ln(2)
+        rounded = [round_half_up(mpmath.mpf(v) * unit) for v in values.ravel().tolist()]
+    if rounded and max(map(abs, rounded)) > INT32_MAX:
+        raise FormatError(f"bias table holds {np.abs(values).max()}; allowed is below 22713 (2^15 in log2 units)")
+    return np.array(rounded, dtype=np.int32).reshape(values.shape)
+
+
 class LearnedBiasPlan:
     """The integers of a learned table [rows, heads].
 
@@ -27,15 +43,8 @@ class LearnedBiasPlan:
         values = np.asarray(values, dtype=np.float64)
         if values.ndim != 2 or values.shape[0] != spec.rows:
             raise FormatError(f"bias table has shape {values.shape}; allowed is [{spec.rows}, heads]")
-        if not np.isfinite(values).all():
-            raise FormatError("bias table holds NaN or infinity; allowed are finite numbers")
-        with mpmath.workprec(EXACT_PREC):
-            unit = mpmath.ldexp(1, BIAS_BITS) / mpmath.ln(2)
-            rounded = [round_half_up(mpmath.mpf(v) * unit) for v in values.ravel().tolist()]
-        if rounded and max(map(abs, rounded)) > INT32_MAX:
-            raise FormatError(f"bias table holds {np.abs(values).max()}; allowed is below 22713 (2^15 in log2 units)")
         self.spec = spec
-        self.table = np.array(rounded, dtype=np.int32).reshape(values.shape)
+        self.table = bias_integers(values)
         self.table.flags.writeable = False
 
     @property

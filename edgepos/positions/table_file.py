@@ -1,7 +1,8 @@
-"""One set of constant tables as a C pair (.h, .c) and as .npz: the same bytes on every machine.
+"""One set of constant tables as a C pair (.h, .c), as .npz and as .bin: the same bytes on every machine.
 
 The C form is C99 and C++, needs nothing but <stdint.h>, and its arrays are const so that they stay in flash. The .npz holds the same
-arrays and `description.json`; its entries are stored uncompressed with a fixed date.
+arrays and `description.json`; its entries are stored uncompressed with a fixed date. The .bin is the arrays' little-endian
+bytes one after the other, each at a multiple of 64, with the description and the offsets in a .json beside it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 C_TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "int32": "int32_t", "uint32": "uint32_t", "uint64": "uint64_t"}
-SUFFIXES = (".h", ".c", ".npz")
+FORMATS = ("c", "npz", "bin", "onnx")
+ALIGN = 64
 LINE_WIDTH = 120
 
 
@@ -35,7 +38,7 @@ class TableFile:
     stem: file name without suffix; C names are edgepos_<stem>_<array>, macros EDGEPOS_<STEM>_<NAME>. about: lines of the
     header's comment, the usage line last. macros: name → number. shapes: C dimensions of an array as macro names.
     description: JSON data for description.json. learned: the float64 values of a learned table, as `source` in the .npz only, so that the
-    integers can be derived again.
+    integers can be derived again. formats: which files are written. graph: the .onnx file, where there is one.
     """
 
     stem: str
@@ -46,6 +49,8 @@ class TableFile:
     description: dict
     functions: tuple[CFunction, ...] = ()
     learned: np.ndarray | None = None
+    formats: tuple[str, ...] = ("c", "npz")
+    graph: bytes | None = field(default=None, repr=False)
 
     def macro(self, name: str) -> str:
         """The full name of a macro."""
@@ -93,17 +98,35 @@ class TableFile:
         """The arrays of the .npz file."""
         return self.arrays if self.learned is None else self.arrays | {"source": self.learned}
 
+    def binary(self) -> tuple[bytes, dict]:
+        """The bytes of the .bin file and the content of its .json."""
+        data, arrays = b"", {}
+        for name, array in self.arrays.items():
+            data += bytes(-len(data) % ALIGN)
+            arrays[name] = {"offset": len(data), "dtype": array.dtype.name, "shape": list(array.shape)}
+            data += array.astype(array.dtype.newbyteorder("<")).tobytes()
+        return data, self.description | {"byte_order": "little", "layout": arrays}
+
+    @cached_property
     def contents(self) -> dict[str, bytes]:
         """File name → bytes."""
-        texts = (self.header().encode(), self.source().encode(), self.npz())
-        return {self.stem + suffix: data for suffix, data in zip(SUFFIXES, texts)}
+        files: dict[str, bytes] = {}
+        if "c" in self.formats:
+            files |= {f"{self.stem}.h": self.header().encode(), f"{self.stem}.c": self.source().encode()}
+        if "npz" in self.formats:
+            files[f"{self.stem}.npz"] = self.npz()
+        if "bin" in self.formats:
+            data, description = self.binary()
+            files |= {f"{self.stem}.bin": data, f"{self.stem}.json": json_text(description).encode()}
+        if self.graph is not None:
+            files[f"{self.stem}.onnx"] = self.graph
+        return files
 
     def write(self, directory: Path) -> list[str]:
         """Write the files into an existing directory; returns their names."""
-        contents = self.contents()
-        for name, data in contents.items():
+        for name, data in self.contents.items():
             (directory / name).write_bytes(data)
-        return list(contents)
+        return list(self.contents)
 
 
 def _macro_value(value: int | float) -> str:
