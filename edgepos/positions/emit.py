@@ -43,9 +43,11 @@ def emit(
 
     Rotary: rope_int16, rope_int8 (`bits`), rope_phase; ALiBi: alibi_slopes, alibi_int16, alibi_int8; sinusoidal: sinusoidal_int16,
     sinusoidal_int8; T5: t5_bucket, with weights also t5_bias; relative_bias and learned_int16, learned_int8 need weights: the
-    model's table [rows, heads] or [rows, dim]. formats: "c" (.h and .c), "npz", "bin" (with a .json), "onnx" (rotary and ALiBi tables);
-    tables.json comes with each. The same input gives the same bytes everywhere. Returns one dict per table: kind, method, bits, unit, bound (proven) and measured_max in that unit,
-    bytes, files. NoPosition writes nothing and returns [].
+    model's table [rows, heads] or [rows, dim]. formats: "c" (.h and .c), "npz", "bin" (with a .json), "onnx" (rotary and
+    ALiBi tables); tables.json comes with each. The same input gives the same bytes everywhere.
+
+    Returns one dict per table: kind, method, bits, unit, bound (proven) and measured_max in that unit, bytes, files;
+    NoPosition writes nothing and returns [].
     Raises FormatError for a bad context or table, UnsupportedError for a spec or a bit width that has no tables.
     """
     check_context(context)
