@@ -13,6 +13,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from edgepos.positions import Learned, RelativeBias, Sinusoidal, T5Bias
+from edgepos.positions.distances import distance_rows
+
 from .position_tables import alibi_slopes, rope_tables
 from .tensor_set import Weight
 
@@ -51,6 +54,8 @@ class GraphBuilder:
         self.position_ids = self._input("position_ids", ir.DataType.INT64, (1, "S"))
         self._rope: tuple[ir.Value, ir.Value] | None = None
         self._alibi: ir.Value | None = None
+        self._key_positions: ir.Value | None = None
+        self._biases: dict[str, ir.Value] = {}
 
     def _input(self, name: str, dtype: ir.DataType, shape: tuple) -> ir.Value:
         value = ir.val(name, dtype, shape)
@@ -186,10 +191,62 @@ class GraphBuilder:
             interleaved=int(layout == "interleaved"),
         )
 
+    def learned_positions(self, x: ir.Value, table: Weight, spec: Learned) -> ir.Value:
+        """x plus the rows position + offset of ``table`` [count, d]."""
+        return self._add_rows(x, self._weight(table), spec.offset, spec)
+
+    def sinusoidal_positions(self, x: ir.Value, spec: Sinusoidal) -> ir.Value:
+        """x plus the rows of a sinusoidal table for every position of the context."""
+        table = spec.table(np.arange(self._context)).astype(np.float32)
+        return self._add_rows(x, self._constant("positions.table", table), 0, spec)
+
+    def _add_rows(self, x: ir.Value, table: ir.Value, offset: int, spec: Learned | Sinusoidal) -> ir.Value:
+        shape = (1, "S", int(table.shape[1]))
+        first = self._constant("positions.offset", np.array([offset], np.int64))
+        rows = self._op("Add", [self.position_ids, first], "positions.row", (1, "S"), dtype=ir.DataType.INT64)
+        metadata = {"edgepos.position": json.dumps(spec.to_json())}
+        values = self._op("Gather", [table, rows], "positions", shape, metadata=metadata, axis=0)
+        return self._op("Add", [x, values], "embed.positions", shape)
+
+    def _keys(self) -> ir.Value:
+        """The graph input with the position of every cached and new token; made on first use."""
+        if self._key_positions is None:
+            self._key_positions = self._input("key_position_ids", ir.DataType.INT64, (1, "P+S"))
+        return self._key_positions
+
+    def relative_bias(self, table: Weight, spec: T5Bias | RelativeBias) -> ir.Value:
+        """The mask of a learned bias ``table`` [rows, heads], [1, heads, S, P+S]; layers with one table share it.
+
+        The graph holds the table by distance, its last row for every greater one.
+        """
+        if table.name not in self._biases:
+            rows = distance_rows(spec)
+            n, heads = len(rows), table.shape[1]
+            by_distance = Weight(f"{table.name}.by_distance", table.array[rows], (n, heads))
+            int64, prefix, shape = ir.DataType.INT64, f"bias.{len(self._biases)}", (1, "S", "P+S")
+            query_axis = self._constant("bias.query_axis", np.array([2], np.int64))
+            key_axis = self._constant("bias.key_axis", np.array([1], np.int64))
+            column = self._op("Unsqueeze", [self.position_ids, query_axis], f"{prefix}.queries", (1, "S", 1), dtype=int64)
+            row = self._op("Unsqueeze", [self._keys(), key_axis], f"{prefix}.keys", (1, 1, "P+S"), dtype=int64)
+            away = self._op("Sub", [column, row], f"{prefix}.away", shape, dtype=int64)
+            least = self._constant("bias.least", np.array(0, np.int64))
+            most = self._constant(f"{prefix}.most", np.array(n - 1, np.int64))
+            distance = self._op("Clip", [away, least, most], f"{prefix}.distance", shape, dtype=int64)
+            values = self._op("Gather", [self._weight(by_distance), distance], f"{prefix}.values", (*shape, heads), axis=0)
+            self._biases[table.name] = self._op(
+                "Transpose",
+                [values],
+                f"{prefix}.mask",
+                (1, heads, "S", "P+S"),
+                metadata={"edgepos.relative_bias": json.dumps(spec.to_json())},
+                perm=[0, 3, 1, 2],
+            )
+        return self._biases[table.name]
+
     def alibi(self, heads: int) -> ir.Value:
         """The mask slope * (key position - query position), [1, heads, S, P+S], made once."""
         if self._alibi is None:
-            keys = self._input("key_position_ids", ir.DataType.INT64, (1, "P+S"))
+            keys = self._keys()
             slopes = self._constant("alibi.slopes", alibi_slopes(heads).reshape(1, heads, 1, 1))
             int64 = ir.DataType.INT64
             key_axes = self._constant("alibi.key_axes", np.array([1, 2], np.int64))

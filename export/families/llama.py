@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from edgepos.errors import FormatError, UnsupportedError
+from edgepos.positions import Rope, Spec
 
 from ..config import Config
 from ..graph import GraphBuilder
+from ..placement import Placement
 from ..rope_config import read_rope_theta
 from ..shorten import shorten
 from ..tensor_set import TensorSet, Weight
@@ -144,13 +146,27 @@ def build_hf(config: Config, tensors: TensorSet, context: int | None, name: str)
     return model
 
 
-def build(shape: LlamaShape, tensors: TensorSet, names: LlamaNames, name: str) -> ir.Model:
-    """The canonical graph of any Llama block stack; takes every tensor it needs from ``tensors``."""
-    graph = GraphBuilder(name=name, family=MODEL_TYPE, context=shape.context)
+def build(
+    shape: LlamaShape,
+    tensors: TensorSet,
+    names: LlamaNames,
+    name: str,
+    *,
+    family: str = MODEL_TYPE,
+    encoding: Spec | None = None,
+) -> ir.Model:
+    """The canonical graph of any Llama block stack; takes every tensor it needs from ``tensors``.
+
+    ``encoding`` replaces the rotation by theta and layout that ``shape`` describes.
+    """
+    graph = GraphBuilder(name=name, family=family, context=shape.context)
+    if encoding is None:
+        encoding = Rope(shape.head_dim, theta=shape.theta, layout=shape.layout)
+    place = Placement(graph, encoding, tensors, layers=shape.layers, heads=shape.heads, head_dim=shape.head_dim)
     q_dim, kv_dim = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
 
     embed = tensors.take(names.embed, (shape.vocab_size, shape.dim))
-    x = graph.embed(embed)
+    x = place.add(graph.embed(embed), shape.dim)
     for i in range(shape.layers):
 
         def take(template: str, *dims: int) -> Weight:
@@ -162,21 +178,14 @@ def build(shape: LlamaShape, tensors: TensorSet, names: LlamaNames, name: str) -
             return graph.linear(y, f"layers.{i}.{node}", weight, added)
 
         def rope(y: ir.Value, node: str, heads: int) -> ir.Value:
-            return graph.rope(
-                y,
-                f"layers.{i}.attn.{node}.rope",
-                heads=heads,
-                head_dim=shape.head_dim,
-                theta=shape.theta,
-                layout=shape.layout,
-            )
+            return place.rotate(y, f"layers.{i}.attn.{node}.rope", i, heads)
 
         h = graph.rms_norm(x, f"layers.{i}.attn_norm", take(names.attn_norm, shape.dim), shape.epsilon)
         q = rope(linear(h, "attn.q", names.q, q_dim, shape.dim, shape.attention_bias), "q", shape.heads)
         k = rope(linear(h, "attn.k", names.k, kv_dim, shape.dim, shape.attention_bias), "k", shape.kv_heads)
         v = linear(h, "attn.v", names.v, kv_dim, shape.dim, shape.attention_bias)
         y = graph.attention(
-            q, k, v, i, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+            q, k, v, i, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, mask=place.mask(i)
         )
         y = linear(y, "attn.out", names.out, shape.dim, q_dim, shape.attention_bias)
         x = graph.add(x, y, f"layers.{i}.attn.residual")
