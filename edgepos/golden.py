@@ -14,7 +14,7 @@ from . import fixedpoint as fx
 from . import golden_state
 from .errors import ContextError, EdgePosError
 from .generation import Generates
-from .program import GROUP, INTERLEAVED, NONE, Op, Operation, Program
+from .program import BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POSITIONS, W4G32, Op, Operation, Program
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Machine:
         self.caches = [Cache(kv.heads, kv.k_dim, kv.v_dim, context) for kv in program.kv]
         self.positions = np.zeros(context, np.int64)
         self.saturations = 0
-        self._exact: dict[int, np.ndarray] = {}
+        self._exact: dict[tuple[int, int, int], np.ndarray] = {}
 
     def run(self, op: Operation, values: dict[int, np.ndarray], batch: Batch) -> np.ndarray | None:
         """The operator's output int64 [tokens, width]; None for KV_WRITE. `values` maps value numbers to their arrays."""
@@ -68,33 +68,41 @@ class Machine:
         return None if index == NONE else self.program.arrays[index]
 
     def weights_times_scales(self, op: Operation) -> np.ndarray:
-        """w·g as float64 [rows, K], exact: below 2^22."""
-        index = op.tensors[0]
-        if index not in self._exact:
-            w, g = self.tensor(index).astype(np.float64), self.tensor(op.tensors[1])
-            if g is not None:
-                w *= np.repeat(g.astype(np.float64), GROUP, axis=1)
+        """w·g, or c·g + u of w4g32, as float64 [rows, K], exact: below 2^22."""
+        key = (*op.tensors[:2], op.params["form"])
+        if key not in self._exact:
+            w, g = self.tensor(op.tensors[0]), self.tensor(op.tensors[1])
+            if op.params["form"] == W4G32:
+                codes = np.stack([w & 15, w >> 4 & 15], axis=2).reshape(len(w), -1)
+                scale, least = (np.repeat(g[:, i::2].astype(np.float64), GROUP, axis=1) for i in (0, 1))
+                w = codes * scale + least
+            else:
+                w = w.astype(np.float64)
+                if g is not None:
+                    w *= np.repeat(g.astype(np.float64), GROUP, axis=1)
             if w.size > 1 << 23:
                 return w
-            self._exact[index] = w
-        return self._exact[index]
+            self._exact[key] = w
+        return self._exact[key]
 
 
 # ---- operators, in the order in which the data flows
 
 
 def embed(machine: Machine, op: Operation, _inputs, batch: Batch) -> np.ndarray:
-    width = machine.program.values[op.out].width
-    w = machine.tensor(op.tensors[0])[batch.ids].astype(np.int64)
+    width, p = machine.program.values[op.out].width, op.params
+    rows = batch.positions + p["offset"] if p["source"] == POSITIONS else batch.ids
+    w = machine.tensor(op.tensors[0])[rows].astype(np.int64)
     g = machine.tensor(op.tensors[1])
     if g is not None:
-        w *= np.repeat(g[batch.ids].astype(np.int64), GROUP, axis=1)
-    m, h = machine.tensor(op.tensors[2])[batch.ids].astype(np.int64).T
-    return machine.requant(w[:, :width], m[:, None], h[:, None] + op.params["shift"])
+        w *= np.repeat(g[rows].astype(np.int64), GROUP, axis=1)
+    m, h = machine.tensor(op.tensors[2])[rows].astype(np.int64).T
+    return machine.requant(w[:, :width], m[:, None], h[:, None] + p["shift"])
 
 
 def norm(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
-    x, p = inputs[0], op.params
+    p = op.params
+    x = inputs[0].reshape(len(inputs[0]) * p["groups"], -1)  # every part is a row
     width = x.shape[1]
     gamma, beta = machine.tensor(op.tensors[0]).astype(np.int64), machine.tensor(op.tensors[1])
     c = width * x - x.sum(axis=1, keepdims=True) if p["center"] else x
@@ -106,7 +114,8 @@ def norm(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
         epsilon = min(int(fx.rshift_round(p["eps_m"], p["eps_shift"] + 2 * shift)), 1 << 62)
         r, e = fx.rsqrt(max(1, int((small * small).sum()) + epsilon))
         y[t] = machine.requant(small * gamma, r, e + p["out_shift"])
-    return y if beta is None else machine.sat32(y + beta.astype(np.int64))
+    y = y if beta is None else machine.sat32(y + beta.astype(np.int64))
+    return y.reshape(inputs[0].shape)
 
 
 def linear(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
@@ -116,8 +125,9 @@ def linear(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
     acc = _exact_matmul(q, w)
     m, h = machine.tensor(op.tensors[2]).astype(np.int64).T
     y = machine.requant(acc, m, h + op.params["shift"] - s[:, None])
-    bias = machine.tensor(op.tensors[3])
-    return y if bias is None else machine.sat32(y + bias.astype(np.int64))
+    bias, cap = machine.tensor(op.tensors[3]), machine.tensor(op.params["softcap"])
+    y = y if bias is None else machine.sat32(y + bias.astype(np.int64))
+    return y if cap is None else machine.sat32(_softcap(cap, y))
 
 
 def _exact_matmul(q: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -143,14 +153,23 @@ def act(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
     x, p = inputs[0], op.params
     table = machine.tensor(op.tensors[0]).astype(np.int64)
     u = fx.sat32(fx.rshift_round(x, p["in_shift"]))
-    below, above = u < -(2**28), u >= 2**28
+    identity = ((u < -(2**28)) & bool(p["left"])) | ((u >= 2**28) & bool(p["right"]))
+    y = np.where(identity, fx.rshift_round(x, p["id_shift"]), _curve(table, u, p["out_shift"]))
+    return machine.sat32(y)
+
+
+def _curve(table: np.ndarray, u: np.ndarray, out_shift: int) -> np.ndarray:
+    """The function of a table at u (24 fractional bits): steps of 1/64 over [−16, 16), its ends outside."""
     v = np.clip(u + 2**28, 0, 2**29 - 1)
     i, f = v >> 18, v & (2**18 - 1)
     inside = (table[i] << 18) + (table[i + 1] - table[i]) * f
-    end = np.where(below, table[0] << 18, np.where(above, table[2048] << 18, inside))
-    identity = (below & bool(p["left"])) | (above & bool(p["right"]))
-    y = np.where(identity, fx.rshift_round(x, p["id_shift"]), fx.rshift_round(end, p["out_shift"]))
-    return machine.sat32(y)
+    return fx.rshift_round(np.where(u < -(2**28), table[0] << 18, np.where(u >= 2**28, table[2048] << 18, inside)), out_shift)
+
+
+def _softcap(tensor: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """A softcap table [in_shift, out_shift, 2049 entries] applied to x, before it is saturated."""
+    words = tensor.astype(np.int64)
+    return _curve(words[2:], fx.sat32(fx.rshift_round(x, words[0])), words[1])
 
 
 def rope(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarray:
@@ -192,7 +211,7 @@ def attention(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarr
     kv_head = np.arange(heads) * cache.k.shape[0] // heads
     k, v = cache.k[kv_head, :n], cache.v[kv_head, :n]  # [heads, n, dim]
     k_scale, v_scale = cache.k_scale[kv_head, :n], cache.v_scale[kv_head, :n]  # [heads, n]
-    visible = np.arange(n)[None, :] <= (batch.slot + np.arange(tokens))[:, None]  # [tokens, n]
+    visible = _visible(machine, op, batch)  # [tokens, n]
 
     # 1. scores in log2 units, 16 fractional bits: [heads, tokens, n]
     q, sq = fx.narrow16(inputs[0].reshape(tokens, heads, -1).transpose(1, 0, 2))
@@ -204,13 +223,21 @@ def attention(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarr
     shift = np.broadcast_to(shift, dot.shape)
     score = np.zeros_like(dot)
     score[:, visible] = machine.requant(dot[:, visible], p["score_m"], shift[:, visible])
+    cap = machine.tensor(op.tensors[2])
+    if cap is not None:
+        score = fx.sat32(_softcap(cap, score))
 
-    # 2. ALiBi
-    slopes = machine.tensor(op.tensors[0])
+    # 2. ALiBi and relative bias
+    away = machine.positions[None, :n] - batch.positions[:, None]  # [tokens, n], of the key from the query
+    slopes, bias = machine.tensor(op.tensors[0]), machine.tensor(op.tensors[1])
     if slopes is not None:
-        distance = np.maximum(0, batch.positions[:, None] - machine.positions[None, :n])
+        distance = np.abs(away) if p["mask"] == BIDIRECTIONAL else np.maximum(0, -away)
         slope = slopes.view(np.uint32).astype(np.int64)
         score = fx.sat32(score - fx.alibi_bias(slope[:, None, None], distance[None], p["alibi_shift"]))
+    if bias is not None:
+        last = bias.shape[1] - 1
+        column = np.clip(away + last // 2, 0, last) if p["mask"] == BIDIRECTIONAL else np.clip(-away, 0, last)
+        score = fx.sat32(score + bias[:, column].astype(np.int64))
 
     # 3. probabilities, maximum first
     largest = np.where(visible, score, fx.INT64_MIN).max(axis=2, keepdims=True)
@@ -243,6 +270,16 @@ def attention(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarr
         factor = np.minimum(fx.rshift_round(factor, k_bits), fx.INT32_MAX)
         out = machine.requant(acc, factor[:, :, None], (e + p["out_shift"] - k_bits)[:, :, None])
     return out.transpose(1, 0, 2).reshape(tokens, -1)
+
+
+def _visible(machine: Machine, op: Operation, batch: Batch) -> np.ndarray:
+    """Which slots each token of the batch sees, bool [tokens, slots]."""
+    slots = np.arange(batch.slot + len(batch.ids))[None, :]
+    if op.params["mask"] == BIDIRECTIONAL:
+        return np.ones((len(batch.ids), slots.size), bool)
+    own = (batch.slot + np.arange(len(batch.ids)))[:, None]
+    window = machine.program.kv[op.params["layer"]].window
+    return (slots <= own) & ((slots > own - window) | (window == 0))
 
 
 def _pairs(function, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -324,7 +361,8 @@ class GoldenSession(Generates):
     def eval_int(self, ids, positions=None, logits: str = "all", trace=None) -> np.ndarray:
         """Append tokens; int32 logits [n, vocab] (`all`) or [1, vocab] (`last`). `trace(op, output)` sees every operator.
 
-        Raises EdgePosError for ids out of range and ContextError for positions that do not ascend or a full context; nothing has changed then.
+        Raises EdgePosError for ids out of range, ContextError for positions that do not ascend or have no row in a position
+        table, a full context, or a second call of a bidirectional program; nothing has changed then.
         """
         ids = np.asarray(ids, np.int64).reshape(-1)
         positions = self._check(ids, positions, logits)
@@ -356,12 +394,15 @@ class GoldenSession(Generates):
             raise EdgePosError(f"token id {bad[0]} is outside 0 … {self.vocab - 1}, the vocabulary")
         if self.length + len(ids) > self.context:
             raise ContextError(f"{len(ids)} more tokens do not fit: {self.length} of {self.context} are used; rewind, reset or open a longer session")
+        if self.length and self.program.bidirectional:
+            raise ContextError(f"{self.length} tokens are in the cache of a model that attends in both directions; reset it and give all tokens in one call")
         if positions is None:
             positions = self.position + np.arange(len(ids))
         positions = np.asarray(positions, np.int64).reshape(-1)
         if len(positions) != len(ids):
             raise ContextError(f"{len(positions)} positions for {len(ids)} tokens; give one each")
         steps = np.diff(positions, prepend=self.position - 1)
-        if (steps <= 0).any() or positions[0] < 0 or positions[-1] > fx.INT32_MAX:
-            raise ContextError(f"positions must ascend from {self.position} and stay below 2^31")
+        last = self.program.max_position
+        if (steps <= 0).any() or positions[0] < 0 or positions[-1] > last:
+            raise ContextError(f"positions must ascend from {self.position} to at most {last}")
         return positions

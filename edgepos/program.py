@@ -38,17 +38,25 @@ class Op(IntEnum):
 
 # Names of p0 … p7 of each operator.
 PARAMETERS = {
-    Op.EMBED: ("shift",),
-    Op.NORM: ("center", "eps_m", "eps_shift", "out_shift"),
-    Op.LINEAR: ("shift",),
+    Op.EMBED: ("shift", "source", "offset"),
+    Op.NORM: ("center", "eps_m", "eps_shift", "out_shift", "groups"),
+    Op.LINEAR: ("shift", "softcap", "form"),
     Op.ADD: ("la", "lb", "n"),
     Op.MUL: ("n",),
     Op.ACT: ("in_shift", "out_shift", "left", "right", "id_shift"),
     Op.ROPE: ("heads", "head_dim", "layout", "amp_m", "amp_shift"),
     Op.KV_WRITE: ("layer",),
-    Op.ATTENTION: ("layer", "heads", "score_m", "score_shift", "w", "out_shift", "alibi_shift"),
+    Op.ATTENTION: ("layer", "heads", "score_m", "score_shift", "w", "out_shift", "alibi_shift", "mask"),
 }
-HALF, INTERLEAVED = 0, 1
+# Parameters that few programs use, with the value that means nothing: an Operation need not state them.
+NEUTRAL = {"source": 0, "offset": 0, "groups": 1, "softcap": NONE, "form": 0, "mask": 0}
+
+HALF, INTERLEAVED = 0, 1  # layout of ROPE
+TOKENS, POSITIONS = 0, 1  # source of EMBED
+W8, W4G32 = 0, 1  # form of LINEAR; W8 with or without group scales
+CAUSAL, BIDIRECTIONAL = 0, 1  # mask of ATTENTION
+SOFTCAP_WORDS = 2 + 2049
+MAX_POSITION = 2**31 - 1
 
 
 @dataclass
@@ -62,11 +70,12 @@ class Value:
 
 @dataclass
 class KV:
-    """Shape of one layer's KV cache."""
+    """Shape of one layer's KV cache; window: how many slots a query sees, 0 for all."""
 
     heads: int
     k_dim: int
     v_dim: int
+    window: int = 0
 
 
 @dataclass
@@ -79,6 +88,9 @@ class Operation:
     tensors: tuple[int, int, int, int] = (NONE, NONE, NONE, NONE)
     params: dict[str, int] = field(default_factory=dict)
     name: str = ""
+
+    def __post_init__(self):
+        self.params = {key: NEUTRAL[key] for key in PARAMETERS[self.code] if key in NEUTRAL} | self.params
 
     def words(self) -> list[int]:
         params = [self.params[key] for key in PARAMETERS[self.code]]
@@ -161,7 +173,7 @@ class Program:
         for value in self.values:
             words += [value.width, value.f, value.offset, 0]
         for kv in self.kv:
-            words += [kv.heads, kv.k_dim, kv.v_dim, 0]
+            words += [kv.heads, kv.k_dim, kv.v_dim, kv.window]
         for op in self.ops:
             words += op.words()
         return np.array(words, dtype=np.int32)
@@ -170,6 +182,17 @@ class Program:
     def head_input(self) -> int:
         """The value that the head reads: the last row of the body."""
         return self.ops[self.header.head_start].ins[0]
+
+    @property
+    def max_position(self) -> int:
+        """The largest position that every position table has a row for."""
+        tables = (op for op in self.ops if op.code == Op.EMBED and op.params["source"] == POSITIONS)
+        return min([MAX_POSITION, *(len(self.arrays[op.tensors[0]]) - 1 - op.params["offset"] for op in tables)])
+
+    @property
+    def bidirectional(self) -> bool:
+        """True if every token sees the whole call."""
+        return any(op.code == Op.ATTENTION and op.params["mask"] == BIDIRECTIONAL for op in self.ops)
 
 
 def decode(words: np.ndarray, names: list[str], arrays: list[np.ndarray | None], op_names: list[str] | None = None) -> Program:
@@ -195,7 +218,7 @@ def decode(words: np.ndarray, names: list[str], arrays: list[np.ndarray | None],
     return Program(
         header,
         [Value(*row[:3]) for row in values],
-        [KV(*row[:3]) for row in kv],
+        [KV(*row) for row in kv],
         [_operation(row, op_names[i] if op_names and i < len(op_names) else f"op{i}") for i, row in enumerate(ops)],
         names,
         arrays,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepos import fixedpoint as fx
-from edgepos.program import GROUP, KV, Header, Op, Operation, Program, Value
+from edgepos.program import GROUP, KV, POSITIONS, SOFTCAP_WORDS, W4G32, W8, Header, Op, Operation, Program, Value
 
 
 @dataclass
@@ -30,6 +30,16 @@ class Shape:
     inner: int = 70
     vocab: int = 97
     context: int = 40
+    table: int = 0  # rows of the learned positions, 0 for none
+    table_type: type = np.int8
+    offset: int = 0  # of the learned positions
+    head_norm: bool = False
+    bias_columns: int = 0
+    window: int = 0
+    mask: int = 0
+    softcap: bool = False  # of the scores
+    logit_softcap: bool = False
+    w4: bool = False  # every other LINEAR
 
 
 class Builder:
@@ -68,7 +78,7 @@ class Builder:
         """Weight, group scale and row scale tensors; not extreme: results of about `target` bits."""
         padded = -(-cols // GROUP) * GROUP
         w = self.numbers(np.int8, (rows, padded))
-        w[:, cols:] = 0
+        w[:, cols:] = 0  # by the format; a reader does not rely on it
         scale = -1
         if grouped:
             g = self.numbers(np.int16, (rows, padded // GROUP))
@@ -78,18 +88,44 @@ class Builder:
         h += self.rng.integers(-1, 2, rows)
         return self.tensor(w), scale, self.tensor(np.stack([m, h], axis=1).astype(np.int32))
 
-    def linear(self, x: int, rows: int, s: Shape, target: int = 24, in_plan: bool = True) -> int:
+    def w4_weights(self, rows: int, cols: int, target: int) -> tuple[int, int, int]:
+        """The same in w4g32: codes in pairs (padding too holds any), scales and minima in turn."""
+        groups = -(-cols // GROUP)
+        w, g = self.numbers(np.int8, (rows, groups * GROUP // 2)), self.numbers(np.int16, (rows, 2 * groups))
+        if not self.extreme:
+            g[:, ::2] = np.abs(g[:, ::2] // 16) + 1
+            g[:, 1::2] = -8 * g[:, ::2] + g[:, 1::2] // 64
+        h = np.full(rows, 11 + 3 + 15 + fx.bitlen(cols) // 2 + 31 - target) + self.rng.integers(-1, 2, rows)
+        return self.tensor(w), self.tensor(g), self.tensor(np.stack([self.numbers(np.int32, rows), h], axis=1).astype(np.int32))
+
+    def linear(self, x: int, rows: int, s: Shape, target: int = 24, in_plan: bool = True, softcap: int = -1) -> int:
         cols = self.values[x].width
-        w, g, m = self.weights(rows, cols, s.grouped, target)
+        form = W4G32 if s.w4 and len(self.ops) % 2 else W8
+        w, g, m = self.w4_weights(rows, cols, target) if form == W4G32 else self.weights(rows, cols, s.grouped, target)
         bias = self.tensor(self.numbers(np.int32, rows) // (1 if self.extreme else 64)) if s.bias else -1
         # Inputs of about 24 bits are narrowed by about 2^9.
-        return self.op(Op.LINEAR, self.value(rows, in_plan), [x], [w, g, m, bias], shift=9)
+        return self.op(Op.LINEAR, self.value(rows, in_plan), [x], [w, g, m, bias], shift=9, form=form, softcap=softcap)
 
-    def norm(self, x: int, s: Shape) -> int:
+    def norm(self, x: int, s: Shape, groups: int = 1) -> int:
         width = self.values[x].width
-        gamma = self.tensor(self.numbers(np.int32, width))
-        beta = self.tensor(self.numbers(np.int32, width) // (1 if self.extreme else 2**9)) if s.center else -1
-        return self.op(Op.NORM, self.value(width), [x], [gamma, beta], center=int(s.center), eps_m=2**30, eps_shift=20, out_shift=8)
+        gamma = self.tensor(self.numbers(np.int32, width // groups))
+        beta = self.tensor(self.numbers(np.int32, width // groups) // (1 if self.extreme else 2**9)) if s.center else -1
+        facts = {"center": int(s.center), "eps_m": 2**30, "eps_shift": 20, "out_shift": 8, "groups": groups}
+        return self.op(Op.NORM, self.value(width), [x], [gamma, beta], **facts)
+
+    def softcap(self, bits: int) -> int:
+        """A softcap table with results of about `bits` bits."""
+        table = self.numbers(np.int32, SOFTCAP_WORDS)
+        table[:2] = -8, 31 + 18 - bits
+        return self.tensor(table)
+
+    def positions(self, s: Shape) -> int:
+        """Rows of learned positions of about 24 bits."""
+        w, g, m = self.weights(s.table, s.width, s.grouped and s.table_type == np.int8, 31)
+        if s.table_type == np.int16:
+            self.arrays[w] = self.numbers(np.int16, self.arrays[w].shape)
+            self.arrays[m][:, 1] += 8
+        return self.op(Op.EMBED, self.value(s.width), tensors=[w, g, m], shift=-7, source=POSITIONS, offset=s.offset)
 
 
 def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) -> Program:
@@ -100,11 +136,18 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
     table = b.tensor(b.numbers(np.int32, 2049))
     increments = b.tensor(b.numbers(np.int32, (s.pairs, 2))) if s.pairs else -1
     slopes = b.tensor(b.numbers(np.int32, s.heads)) if s.alibi else -1
+    bias = b.tensor(b.numbers(np.int32, (s.heads, s.bias_columns)) // (1 if extreme else 2**11)) if s.bias_columns else -1
+    cap = b.softcap(20) if s.softcap else -1
+    if s.table:
+        rows = b.positions(s)
+        x = b.op(Op.ADD, b.value(s.width), [x, rows], la=0, lb=0, n=1)
     w = min(30, max(23, 11 + fx.bitlen(s.context - 1)))
     for layer in range(s.layers):
         y = b.norm(x, s)
         q, k = b.linear(y, s.heads * s.head_dim, s), b.linear(y, s.kv_heads * s.head_dim, s)
         v = b.linear(y, s.kv_heads * s.v_dim, s)
+        if s.head_norm:
+            q, k = b.norm(q, s, s.heads), b.norm(k, s, s.kv_heads)
         if s.pairs:
             rope = {"head_dim": s.head_dim, "layout": s.layout, "amp_m": 1073774593, "amp_shift": 45}
             q = b.op(Op.ROPE, b.value(s.heads * s.head_dim), [q], [increments], heads=s.heads, **rope)
@@ -112,8 +155,8 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
         b.op(Op.KV_WRITE, -1, [k, v], layer=layer)
         shift = 31 + 28 - 18 + (0 if s.kv_bits == 16 else 16) + (14 if s.kv_bits == 16 else 0)
         a = b.op(
-            Op.ATTENTION, b.value(s.heads * s.v_dim), [q], [slopes], layer=layer, heads=s.heads,
-            score_m=1549082005, score_shift=shift, w=w, out_shift=0, alibi_shift=15,
+            Op.ATTENTION, b.value(s.heads * s.v_dim), [q], [slopes, bias, cap], layer=layer, heads=s.heads,
+            score_m=1549082005, score_shift=shift, w=w, out_shift=0, alibi_shift=15, mask=s.mask,
         )  # fmt: skip
         o = b.linear(a, s.width, s)
         x = b.op(Op.ADD, b.value(s.width), [x, o], la=1, lb=0, n=1)
@@ -124,7 +167,7 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
         o = b.linear(y, s.width, s)
         x = b.op(Op.ADD, b.value(s.width), [x, o], la=0, lb=2, n=1)
     head = len(b.ops)
-    b.linear(b.norm(x, s), s.vocab, s, in_plan=False)
+    b.linear(b.norm(x, s), s.vocab, s, in_plan=False, softcap=b.softcap(24) if s.logit_softcap else -1)
     selftest = b.tensor(rng.integers(0, s.vocab, min(12, s.context)).astype(np.int32))
     header = Header(s.vocab, s.context, s.kv_bits, 16, head, b.used, selftest)
-    return Program(header, b.values, [KV(s.kv_heads, s.head_dim, s.v_dim)] * s.layers, b.ops, b.names, b.arrays)
+    return Program(header, b.values, [KV(s.kv_heads, s.head_dim, s.v_dim, s.window)] * s.layers, b.ops, b.names, b.arrays)

@@ -24,6 +24,13 @@ SHAPES = {
     "rope-per-row": Shape(grouped=False, kv_heads=6),
     "alibi-layernorm": Shape(pairs=0, alibi=True, center=True, bias=True, kv_heads=1),
     "both, odd sizes": Shape(alibi=True, v_dim=7, width=33, inner=65, heads=4, kv_heads=4, head_dim=6, pairs=2, vocab=131),
+    "learned positions, head norms": Shape(pairs=0, table=60, offset=2, head_norm=True, center=True, bias=True),
+    "wide learned positions, softcaps": Shape(pairs=0, table=42, table_type=np.int16, softcap=True, logit_softcap=True, grouped=False),
+    "4 bits, window": Shape(w4=True, window=7, alibi=True, head_norm=True, bias=True, width=33, inner=97),
+    "bias, all in 4 bits and capped": Shape(w4=True, bias_columns=9, softcap=True, logit_softcap=True, pairs=0, window=30, vocab=131),
+    "one column, a window of one": Shape(bias_columns=1, window=1, kv_heads=6, grouped=False),
+    "bidirectional, bias": Shape(mask=1, bias_columns=11, pairs=0, head_norm=True, softcap=True),
+    "bidirectional, alibi": Shape(mask=1, alibi=True, bias_columns=1, table=41, offset=1, w4=True, v_dim=7, center=True),
     "one head, long": Shape(heads=1, kv_heads=1, head_dim=64, v_dim=64, pairs=32, context=300, layers=1),
 }
 
@@ -35,12 +42,29 @@ def program(request):
     return random_program(np.random.default_rng(list(SHAPES).index(name)), shape, extreme)
 
 
+@pytest.fixture
+def causal(program):
+    if program.bidirectional:
+        pytest.skip("takes its tokens in one call")
+    return program
+
+
+def spread(program, n: int, seed: int) -> np.ndarray:
+    """n ascending positions with gaps, as far apart as the program allows."""
+    rng = np.random.default_rng(seed)
+    if program.max_position < 2**31 - 1:
+        return np.sort(rng.choice(program.max_position + 1, n, replace=False))
+    return np.cumsum(rng.integers(1, 2**20 if rng.integers(2) else 3, n))
+
+
 def sessions(program, context=None):
     return GoldenSession(program, context), CSession(Image(image(program)), context)
 
 
 def test_every_operator_gives_the_same_bits(program):
     golden, c = sessions(program)
+    if program.bidirectional:
+        c = CSession(Image(image(program)), n_batch=program.header.context)
     ids = np.random.default_rng(1).integers(0, program.header.vocab, program.header.context)
     expected: dict[int, np.ndarray] = {}
     logits = golden.eval_int(ids, trace=lambda op, output: expected.setdefault(op, output))
@@ -58,9 +82,11 @@ def test_cuts_batches_and_threads_change_nothing(program):
     picture = Image(image(program))
     n = min(program.header.context, 40)
     ids = np.random.default_rng(2).integers(0, program.header.vocab, n)
-    positions = np.cumsum(np.random.default_rng(3).integers(1, 2**20, n))
+    positions = spread(program, n, 3)
     expected = golden.eval_int(ids, positions)
     for threads, batch, cut in itertools.product((1, 3), (1, 5, 64), (1, 17, n)):
+        if program.bidirectional and min(batch, cut) < n:
+            continue
         s = CSession(picture, threads=threads, n_batch=batch)
         parts = [s.eval_int(ids[at : at + cut], positions[at : at + cut]) for at in range(0, n, cut)]
         assert (np.concatenate(parts) == expected).all(), (threads, batch, cut)
@@ -68,7 +94,8 @@ def test_cuts_batches_and_threads_change_nothing(program):
         assert s.argmax() == int(expected[-1].argmax())
 
 
-def test_reset_rewind_and_restore(program):
+def test_reset_rewind_and_restore(causal):
+    program = causal
     golden, c = sessions(program)
     ids = np.random.default_rng(4).integers(0, program.header.vocab, 30)
     expected = golden.eval_int(ids)
@@ -92,7 +119,8 @@ def test_reset_rewind_and_restore(program):
     assert c.argmax() == int(expected[19].argmax())
 
 
-def test_errors_leave_the_state(program):
+def test_errors_leave_the_state(causal):
+    program = causal
     _, c = sessions(program, context=25)
     ids = np.random.default_rng(5).integers(0, program.header.vocab, 25)
     expected = CSession(Image(image(program)), 25).eval_int(ids)
@@ -104,6 +132,7 @@ def test_errors_leave_the_state(program):
         (EdgePosError, lambda: c.eval_int([0, -1])),
         (ContextError, lambda: c.eval_int([0, 0], positions=[25, 25])),
         (ContextError, lambda: c.eval_int([0], positions=[19])),
+        (ContextError, lambda: c.eval_int([0, 0], positions=[30, 2**31 - 1] if program.max_position < 2**31 - 1 else [30, 30])),
         (ContextError, lambda: c.rewind(21)),
         (FormatError, lambda: c.restore(state[:-1])),
         (FormatError, lambda: c.restore(b"")),
@@ -117,6 +146,55 @@ def test_errors_leave_the_state(program):
     with pytest.raises(ContextError):
         c.eval_int([0])
     assert c.length == 25
+
+
+@pytest.mark.parametrize("table_type", [np.int8, np.int16])
+@pytest.mark.parametrize("offset", [0, 1, 9])
+def test_positions_end_where_the_table_ends(table_type, offset):
+    program = random_program(np.random.default_rng(10), Shape(pairs=0, table=30, table_type=table_type, offset=offset, context=25))
+    last = 29 - offset
+    assert Image(image(program)).info.max_position == program.max_position == last
+    golden, c = sessions(program)
+    far = [3, last - 1, last]
+    assert (golden.eval_int([1, 2, 3], far) == c.eval_int([1, 2, 3], far)).all()
+    for s in (golden, c):
+        s.rewind(2)
+        state = s.save()
+        for ids, positions in (([1, 2], None), ([1], [last + 1]), ([1], [2**31 - 1]), ([1, 2], [last, 2**31 - 1])):
+            with pytest.raises(ContextError, match=f"at most {last}"):
+                s.eval_int(ids, positions)
+            assert s.save() == state
+        s.eval_int([3])
+        with pytest.raises(ContextError):
+            s.eval_int([3])
+
+
+@pytest.mark.parametrize("kv_bits", [16, 8])
+def test_bidirectional_programs_take_one_call(kv_bits):
+    program = random_program(np.random.default_rng(11), Shape(mask=1, bias_columns=5, kv_bits=kv_bits))
+    ids = np.random.default_rng(12).integers(0, 97, 20)
+    golden, c = sessions(program)
+    expected = golden.eval_int(ids)
+    assert (c.eval_int(ids) == expected).all()  # by default a batch has room for the context
+    assert not (expected[0] == GoldenSession(program).eval_int(ids[:1])[0]).all()
+    small = CSession(Image(image(program)), n_batch=19)
+    with pytest.raises(ContextError, match="one call"):
+        small.eval_int(ids)
+    assert small.length == 0
+    small.eval_int(ids[:19])
+    state = c.save()
+    assert state == golden.save()
+    for s in (golden, c):
+        for again in (s.eval_int, lambda row: s.rewind(5) or s.eval_int(row)):
+            with pytest.raises(ContextError, match="one call"):
+                again(ids[:1])
+        s.rewind(0)
+        assert (s.eval_int(ids[:3], logits="last") == GoldenSession(program).eval_int(ids[:3])[-1]).all()
+        s.reset()
+        s.restore(state)
+        with pytest.raises(ContextError):
+            s.eval_int(ids[:1])
+    assert c.argmax() == int(expected[-1].argmax())
 
 
 @pytest.mark.parametrize("kv_bits", [16, 8])
@@ -143,8 +221,9 @@ def test_damaged_states_are_refused_or_run(kv_bits):
     assert accepted > 30
 
 
-def test_selftest_digest():
-    program = random_program(np.random.default_rng(8), Shape())
+@pytest.mark.parametrize("shape", [Shape(), Shape(logit_softcap=True, w4=True, vocab=300), Shape(mask=1, bias_columns=3, logit_softcap=True)], ids=str)
+def test_selftest_digest(shape):
+    program = random_program(np.random.default_rng(8), shape)
     ids = program.arrays[program.header.selftest]
     logits = GoldenSession(program).eval_int(ids)
     program.header.digest = fnv1a64(logits.astype("<i4").tobytes())

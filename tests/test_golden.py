@@ -12,7 +12,7 @@ from random_programs import Builder, Shape, random_program
 from edgepos import fixedpoint as fx
 from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.golden import Batch, GoldenSession, Machine
-from edgepos.program import KV, Header, Op, Program
+from edgepos.program import BIDIRECTIONAL, KV, NONE, POSITIONS, W4G32, Header, Op, Program
 
 F = 16
 
@@ -89,6 +89,94 @@ def test_norm(rng, center, size):
     # Rounding epsilon to a whole number costs up to half a unit of S + E: 3e-6 of the result for the tiny inputs here.
     slack = 2e-6 if size < 1 else 2e-8
     assert np.abs(got - expected).max() <= (1.01 + center) * 2.0**-F * 0.5 + slack * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("center", [0, 1])
+def test_grouped_norm_norms_every_head_with_the_same_gamma(rng, center):
+    heads, d, eps, f_gamma = 5, 12, 1e-6, 26
+    b = Builder(rng, extreme=False)
+    x = b.value(heads * d)
+    gamma, beta = rng.normal(1, 0.3, d), rng.normal(0, 0.5, d)
+    tensors = [b.tensor(fixed(gamma * math.sqrt(d), f_gamma).astype(np.int32)), b.tensor(fixed(beta).astype(np.int32)) if center else NONE]
+    eps_m, eps_shift = fx.mantissa_shift(mpmath.mpf(eps) * d ** (3 if center else 1) * 2 ** (2 * F))
+    b.op(Op.NORM, b.value(heads * d), [x], tensors, center=center, eps_m=eps_m, eps_shift=eps_shift, out_shift=f_gamma - F, groups=heads)
+    data = fixed(rng.normal(0.2, 1, (4, heads, d)) * 10.0 ** np.arange(-1, heads - 1)[:, None])
+    got = machine(b).run(b.ops[0], {x: data.reshape(4, -1)}, batch(range(4))).reshape(data.shape) * 2.0**-F
+    real = data * 2.0**-F
+    if center:
+        real = real - real.mean(axis=2, keepdims=True)
+    expected = real / np.sqrt((real**2).mean(axis=2, keepdims=True) + eps) * gamma + (beta if center else 0)
+    assert np.abs(got - expected).max() <= 2 * 2.0**-F
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_learned_rows_are_those_of_the_positions(rng, dtype, grouped):
+    if grouped and dtype == np.int16:
+        pytest.skip("int16 rows have no group scales")
+    rows, width, offset = 50, 40, 2
+    b = Builder(rng, extreme=False)
+    info = np.iinfo(dtype)
+    w = rng.integers(info.min, info.max + 1, (rows, 64)).astype(dtype)
+    g = rng.integers(1, 2**15, (rows, 2)).astype(np.int16) if grouped else None
+    m = rng.integers(2**30, 2**31, rows)
+    scale = b.tensor(np.stack([m, np.full(rows, 60)], axis=1).astype(np.int32))
+    weights, scales = b.tensor(w), b.tensor(g) if grouped else NONE
+    b.op(Op.EMBED, b.value(width), [], [weights, scales, scale], shift=-F, source=POSITIONS, offset=offset)
+    positions = [0, 1, 30, 47]
+    mach = machine(b)
+    assert mach.program.max_position == 47
+    got = mach.run(b.ops[0], {}, batch(positions)) * 2.0**-F
+    real = w.astype(np.float64)[:, :width] * (np.repeat(g, 32, axis=1)[:, :width] if grouped else 1) * m[:, None] * 2.0**-60
+    assert np.abs(got - real[np.array(positions) + offset]).max() <= 0.5001 * 2.0**-F
+
+
+@pytest.mark.parametrize("extreme", [False, True])
+def test_w4g32_is_exact_before_its_one_rounding(rng, extreme):
+    width, rows = 70, 6
+    b = Builder(rng, extreme)
+    x = b.value(width)
+    w, g, scale = (b.tensor(a) for a in (b.numbers(np.int8, (rows, 48)), b.numbers(np.int16, (rows, 6)), np.tile(np.array([[2**30 + 7, 62]], np.int32), (rows, 1))))
+    b.op(Op.LINEAR, b.value(rows), [x], [w, g, scale], shift=3, form=W4G32)
+    data = rng.integers(-(2**31), 2**31, (3, width))
+    got = machine(b).run(b.ops[0], {x: data}, batch(range(3)))
+    w, g = b.arrays[w], b.arrays[g]
+    for t, row in enumerate(data):
+        q, shift = fx.narrow16(row)
+        for r in range(rows):
+            acc = 0
+            for k in range(width):
+                byte = int(w[r, k // 2]) & 255
+                code = byte >> 4 if k % 2 else byte & 15
+                acc += (code * int(g[r, k // 32 * 2]) + int(g[r, k // 32 * 2 + 1])) * int(q[k])
+            n = 62 + 3 - int(shift)
+            exact = ((acc * (2**30 + 7) >> (n - 1)) + 1) >> 1
+            assert got[t, r] == min(max(exact, -(2**31)), 2**31 - 1)
+
+
+def softcap_table(cap: float, f_in: int, f_out: int) -> np.ndarray:
+    """cap·tanh(x/cap) for x of up to ±16·2^k ≥ 8·cap, in steps of 2^k/64."""
+    k = max(0, math.ceil(math.log2(cap / 2)))
+    grid = np.arange(-1024, 1025) / 64 * 2.0**k
+    f_table = 30 - math.ceil(math.log2(cap))
+    return np.concatenate([[f_in - 24 + k, 18 + f_table - f_out], fixed(cap * np.tanh(grid / cap), f_table)]).astype(np.int32)
+
+
+def test_softcap_of_logits(rng):
+    cap, width, rows = 30.0, 32, 400
+    b = Builder(rng, extreme=False)
+    x = b.value(width)
+    w = b.tensor(rng.integers(-127, 128, (rows, width)).astype(np.int8))
+    scale = b.tensor(np.tile(np.array([[2**30, 36]], np.int32), (rows, 1)))
+    table = b.tensor(softcap_table(cap, F, F))
+    b.op(Op.LINEAR, b.value(rows), [x], [w, NONE, scale], shift=0)
+    b.op(Op.LINEAR, b.value(rows), [x], [w, NONE, scale], shift=0, softcap=table)
+    data = fixed(rng.normal(0, 1, (3, width)) * [[0.1], [1], [50]])
+    m = machine(b)
+    plain, capped = (m.run(op, {x: data}, batch(range(3))) * 2.0**-F for op in b.ops)
+    assert np.abs(plain).max() > 20 * cap
+    assert np.abs(capped - cap * np.tanh(plain / cap)).max() <= 2e-3
+    assert np.abs(capped).max() <= cap
 
 
 def test_norm_of_zeros_is_beta_or_zero(rng):
@@ -168,32 +256,67 @@ def test_rope(rng, layout, pairs):
             assert error <= np.abs(v).max() * 2 * 0.6 / 32767 + 2 * 2.0**-F
 
 
+LOG2E = math.log2(math.e)
+SLOPES = 2.0 ** -np.arange(0.5, 6.5)  # of 6 heads
+BIAS = np.random.default_rng(3).normal(0, 2, (6, 9))
+
+
 @pytest.mark.parametrize("kv_bits", [16, 8])
-@pytest.mark.parametrize("alibi", [False, True])
-def test_attention(rng, kv_bits, alibi):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"alibi": True},
+        {"bias": BIAS},
+        {"bias": BIAS[:, :1]},
+        {"window": 4},
+        {"window": 1},
+        {"window": 20, "alibi": True},
+        {"cap": 2.0},
+        {"cap": 2.0, "bias": BIAS, "alibi": True, "window": 7},
+        {"mask": BIDIRECTIONAL},
+        {"mask": BIDIRECTIONAL, "bias": BIAS},
+        {"mask": BIDIRECTIONAL, "alibi": True, "cap": 3.0},
+    ],
+    ids=lambda kind: " ".join(kind) or "plain",
+)
+def test_attention(rng, kv_bits, kind):
     heads, kv_heads, dim, v_dim, tokens = 6, 2, 8, 5, 20
+    alibi, bias, window, cap, mask = (kind.get(key, default) for key, default in (("alibi", False), ("bias", None), ("window", 0), ("cap", None), ("mask", 0)))
     b = Builder(rng, extreme=False)
     q, k, v = b.value(heads * dim), b.value(kv_heads * dim), b.value(kv_heads * v_dim)
-    slopes = 2.0 ** -np.arange(0.5, 6.5)
-    t = b.tensor(np.floor(slopes * math.log2(math.e) * 2**31 + 0.5).astype(np.uint32).view(np.int32)) if alibi else -1
+    slopes = b.tensor(np.floor(SLOPES * LOG2E * 2**31 + 0.5).astype(np.uint32).view(np.int32)) if alibi else NONE
+    table = NONE if bias is None else b.tensor(fixed(bias * LOG2E).astype(np.int32))
+    caps = NONE if cap is None else b.tensor(softcap_table(cap * LOG2E, 16, 16))  # log2 units: the same curve, stretched
     scale = mpmath.mpf(1) / mpmath.sqrt(dim) * mpmath.log(mpmath.e, 2) * 2**16 / mpmath.mpf(2) ** (2 * F)
     m, n = fx.mantissa_shift(scale / (1 if kv_bits == 16 else 127))
     b.op(Op.KV_WRITE, -1, [k, v], layer=0)
-    b.op(Op.ATTENTION, b.value(heads * v_dim), [q], [t], layer=0, heads=heads, score_m=m, score_shift=n, w=23, out_shift=0, alibi_shift=15)
-    mach = machine(b, kv=[KV(kv_heads, dim, v_dim)], kv_bits=kv_bits)
+    b.op(
+        Op.ATTENTION, b.value(heads * v_dim), [q], [slopes, table, caps],
+        layer=0, heads=heads, score_m=m, score_shift=n, w=23, out_shift=0, alibi_shift=15, mask=mask,
+    )  # fmt: skip
+    mach = machine(b, kv=[KV(kv_heads, dim, v_dim, window)], kv_bits=kv_bits)
     real = {i: rng.normal(0, 1, (tokens, b.values[i].width)) * rng.uniform(0.1, 3, (tokens, 1)) for i in (q, k, v)}
     values = {i: fixed(x) for i, x in real.items()}
-    step = batch(range(tokens))
+    positions = np.cumsum(rng.integers(1, 4, tokens))
+    step = batch(positions)
     mach.run(b.ops[0], values, step)
     got = (mach.run(b.ops[1], values, step) * 2.0**-F).reshape(tokens, heads, v_dim)
     for i in range(tokens):
+        seen = np.arange(tokens) if mask else np.arange(max(0, i + 1 - window) if window else 0, i + 1)
+        away = positions[seen] - positions[i]
         for h in range(heads):
             g = h // 3
-            keys = real[k][: i + 1].reshape(i + 1, kv_heads, dim)[:, g]
-            vals = real[v][: i + 1].reshape(i + 1, kv_heads, v_dim)[:, g]
+            keys = real[k].reshape(tokens, kv_heads, dim)[seen, g]
+            vals = real[v].reshape(tokens, kv_heads, v_dim)[seen, g]
             s = keys @ real[q][i].reshape(heads, dim)[h] / math.sqrt(dim)
+            if cap is not None:
+                s = cap * np.tanh(s / cap)
             if alibi:
-                s = s - slopes[h] * (i - np.arange(i + 1))
+                s = s - SLOPES[h] * np.abs(away)
+            if bias is not None:
+                last = bias.shape[1] - 1
+                s = s + [bias[h, min(max(d + last // 2, 0), last) if mask else min(-d, last)] for d in away]
             p = np.exp(s - s.max())
             expected = p @ vals / p.sum()
             assert np.abs(got[i, h] - expected).max() <= (2e-3 if kv_bits == 16 else 0.15)
@@ -241,3 +364,18 @@ def test_errors_change_nothing(rng):
         assert s.save() == before
     s.eval_int(range(10), positions=range(100, 110))
     assert s.position == 110
+
+
+def test_positions_without_a_row_and_second_bidirectional_calls_change_nothing(rng):
+    table = GoldenSession(random_program(rng, Shape(pairs=0, table=30, offset=3)))
+    table.eval_int([1, 2], positions=[20, 25])
+    both = GoldenSession(random_program(rng, Shape(mask=BIDIRECTIONAL)))
+    both.eval_int([1, 2, 3])
+    for s, ids, positions in ((table, [1], [27]), (table, [1, 2], None), (both, [4], None), (both, [4], [100])):
+        before = s.save()
+        with pytest.raises(ContextError):
+            s.eval_int(ids, positions)
+        assert s.save() == before
+    table.eval_int([1])
+    both.rewind(0)
+    both.eval_int([4])

@@ -41,8 +41,8 @@ typedef enum ep_status {
   EP_ERR_PROGRAM = 7,   /* an operator of the program is not valid */
   EP_ERR_ARENA = 8,     /* the arena is too small */
   EP_ERR_TOKEN = 9,     /* a token id is not below the vocabulary size */
-  EP_ERR_POSITION = 10, /* positions must be >= 0 and strictly ascending */
-  EP_ERR_CONTEXT = 11,  /* more tokens than the session's context has room for */
+  EP_ERR_POSITION = 10, /* positions must be >= 0, strictly ascending and at most max_position */
+  EP_ERR_CONTEXT = 11,  /* more tokens than the session's context has room for; bidirectional: a second call, or n > n_batch */
   EP_ERR_STATE = 12,    /* no token has been evaluated, or the saved state is not of this model */
   EP_ERR_BUFFER = 13,   /* the caller's buffer is too small */
   EP_ERR_SELFTEST = 14, /* the digest differs: this target does not compute what the bundle says */
@@ -65,6 +65,7 @@ ep_status ep_open(ep_model *model, const void *image, size_t bytes, uint64_t *wh
 
 typedef struct ep_info {
   int32_t vocab, context, n_layers, kv_bits, logits_f, n_ops, n_values, n_tensors;
+  int32_t max_position;     /* the largest position it takes: 2^31 - 1, or less where positions are rows of a table */
   int32_t bos;              /* -1: none */
   int32_t n_eos;
   const int32_t *eos;
@@ -98,7 +99,8 @@ typedef void (*ep_trace)(void *user, const ep_trace_event *event);
 
 typedef struct ep_config {
   int32_t context; /* tokens the session can hold; 0: the model's context; more than that is refused */
-  int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16. Costs memory, never changes a bit */
+  int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16. Costs memory, never changes a bit. A model that attends in
+                      both directions takes no call of more tokens; 0: the context */
   int32_t threads; /* tasks that `parallel` may run at a time; 0 or 1: none. Each costs context * 4 bytes and a few kB */
   ep_parallel parallel;
   void *pool;

@@ -35,7 +35,8 @@ typedef struct query {
   ep_lane *lane;
   const ep_layer *layer;
   const int32_t *op;
-  size_t first;   /* index of the KV head's slot 0 */
+  const int32_t *positions; /* of the visible slots */
+  size_t first;             /* index of the first visible slot in its KV head */
   int32_t head, visible, position;
 } query;
 
@@ -62,12 +63,32 @@ static void score(const query *a, const int32_t *x) {
   a->lane->saturations += count;
 }
 
+static void cap_scores(const query *a) {
+  if (a->op[EP_O_T2] < 0) return;
+  const int32_t *cap = ep_i32(&a->s->program, a->op[EP_O_T2]);
+  for (int32_t j = 0; j < a->visible; j++) a->lane->scores[j] = ep_sat32(ep_softcap(cap, a->lane->scores[j]));
+}
+
 static void add_alibi(const query *a) {
   if (a->op[EP_O_T0] < 0) return;
   uint32_t slope = (uint32_t)ep_i32(&a->s->program, a->op[EP_O_T0])[a->head];
   for (int32_t j = 0; j < a->visible; j++) {
-    uint32_t distance = (uint32_t)(a->position - a->s->positions[j]); /* positions ascend: never negative */
+    uint32_t distance = (uint32_t)ep_abs(a->position - a->positions[j]); /* positions ascend: causal ones are never negative */
     a->lane->scores[j] = ep_sat32(a->lane->scores[j] - ep_alibi_bias(slope, distance, a->op[EP_O_P0 + 6]));
+  }
+}
+
+/* A relative bias: by the distance back, or bidirectional by the distance either way around the middle column. */
+static void add_bias(const query *a) {
+  const ep_program *p = &a->s->program;
+  int32_t tensor = a->op[EP_O_T1], both = a->op[EP_O_P0 + 7];
+  if (tensor < 0) return;
+  int32_t n = ep_cols(p, tensor), low = both ? -(n / 2) : 0, high = n - 1 + low;
+  const int32_t *bias = ep_i32(p, tensor) + (size_t)a->head * (size_t)n;
+  for (int32_t j = 0; j < a->visible; j++) {
+    int32_t d = both ? a->positions[j] - a->position : a->position - a->positions[j];
+    int32_t i = d < low ? low : d > high ? high : d;
+    a->lane->scores[j] = ep_sat32((int64_t)a->lane->scores[j] + bias[i - low]);
   }
 }
 
@@ -122,7 +143,9 @@ static void mix8(const query *a, uint64_t sum, int32_t *out) {
 
 static void attend(const query *a, const int32_t *x, int32_t *out) {
   score(a, x);
+  cap_scores(a);
   add_alibi(a);
+  add_bias(a);
   uint64_t sum = exponentials(a);
   memset(a->lane->acc, 0, (size_t)a->layer->v_dim * sizeof *a->lane->acc);
   if (a->s->program.kv_bits == 16)
@@ -141,12 +164,14 @@ typedef struct job {
 static void task(void *arg, int32_t i) {
   const job *b = (const job *)arg;
   const ep_layer *l = layer_of(b->s, b->op);
-  int32_t heads = b->op[EP_O_P0 + 1];
+  int32_t heads = b->op[EP_O_P0 + 1], both = b->op[EP_O_P0 + 7];
   int64_t pairs = (int64_t)heads * b->tokens, end = pairs * (i + 1) / b->lanes;
   for (int64_t pair = pairs * i / b->lanes; pair < end; pair++) {
     int32_t h = (int32_t)(pair / b->tokens), t = (int32_t)(pair % b->tokens), slot = b->s->length + t;
-    query a = {.s = b->s, .lane = &b->s->lanes[i], .layer = l, .op = b->op, .head = h, .visible = slot + 1};
-    a.first = slot_of(b->s, h / (heads / l->heads), 0);
+    int32_t to = both ? b->s->length + b->tokens : slot + 1, from = l->window && to > l->window ? to - l->window : 0;
+    query a = {.s = b->s, .lane = &b->s->lanes[i], .layer = l, .op = b->op, .head = h, .visible = to - from};
+    a.first = slot_of(b->s, h / (heads / l->heads), from);
+    a.positions = b->s->positions + from;
     a.position = b->s->positions[slot];
     attend(&a, ep_value(b->s, b->op[EP_O_IN0], t) + h * l->k_dim, ep_value(b->s, b->op[EP_O_OUT], t) + h * l->v_dim);
   }
@@ -154,7 +179,9 @@ static void task(void *arg, int32_t i) {
 
 void ep_attention(ep_session *s, const int32_t *op, int32_t n) {
   const ep_layer *l = layer_of(s, op);
-  int64_t products = (int64_t)op[EP_O_P0 + 1] * n * (l->k_dim + l->v_dim) * (s->length + n);
+  int32_t slots = s->length + n;
+  if (l->window && slots > l->window) slots = l->window;
+  int64_t products = (int64_t)op[EP_O_P0 + 1] * n * (l->k_dim + l->v_dim) * slots;
   job b = {s, op, n, ep_lanes_for(s, products)};
   ep_run_lanes(s, task, &b, b.lanes);
 }

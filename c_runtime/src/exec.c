@@ -16,24 +16,27 @@ void ep_run_lanes(ep_session *s, ep_task fn, void *arg, int32_t lanes) {
 static void embed(ep_session *s, const int32_t *op, int32_t n) {
   const ep_program *p = &s->program;
   int32_t width = ep_width(p, op[EP_O_OUT]), cols = ep_cols(p, op[EP_O_T0]);
+  int narrow = ep_record(p, op[EP_O_T0])[EP_T_TYPE] == EP_I8;
   for (int32_t t = 0; t < n; t++) {
-    size_t row = (size_t)s->tokens[t];
-    const int8_t *w = ep_i8(p, op[EP_O_T0]) + row * (size_t)cols;
+    size_t row = (size_t)(op[EP_O_P0 + 1] ? s->positions[s->length + t] + op[EP_O_P0 + 2] : s->tokens[t]);
+    const int8_t *w = narrow ? ep_i8(p, op[EP_O_T0]) + row * (size_t)cols : NULL;
+    const int16_t *wide = narrow ? NULL : ep_i16(p, op[EP_O_T0]) + row * (size_t)cols;
     const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) + row * (size_t)(cols / 32) : NULL;
     const int32_t *scale = ep_i32(p, op[EP_O_T2]) + 2 * row;
     int32_t *y = ep_value(s, op[EP_O_OUT], t);
     for (int32_t k = 0; k < width; k++)
-      y[k] = ep_requant(g ? w[k] * g[k / 32] : w[k], scale[0], scale[1] + op[EP_O_P0], &s->saturations);
+      y[k] = ep_requant(wide ? wide[k] : g ? w[k] * g[k / 32] : w[k], scale[0], scale[1] + op[EP_O_P0], &s->saturations);
   }
 }
 
 /* d * x_i - sum for LayerNorm, x_i for RMSNorm. */
 static int64_t centered(int32_t x, int32_t d, int64_t sum, int32_t center) { return center ? (int64_t)d * x - sum : x; }
 
-static void norm_token(ep_session *s, const int32_t *op, const int32_t *x, int32_t *y) {
+/* One group of d elements. */
+static void norm_group(ep_session *s, const int32_t *op, int32_t d, const int32_t *x, int32_t *y) {
   const ep_program *p = &s->program;
   const int32_t *gamma = ep_i32(p, op[EP_O_T0]), *beta = op[EP_O_T1] >= 0 ? ep_i32(p, op[EP_O_T1]) : NULL;
-  int32_t d = ep_width(p, op[EP_O_IN0]), center = op[EP_O_P0];
+  int32_t center = op[EP_O_P0];
   int64_t sum = 0;
   uint64_t largest = 0, squares = 0;
   for (int32_t i = 0; i < d && center; i++) sum += x[i];
@@ -59,7 +62,12 @@ static void norm_token(ep_session *s, const int32_t *op, const int32_t *x, int32
 }
 
 static void norm(ep_session *s, const int32_t *op, int32_t n) {
-  for (int32_t t = 0; t < n; t++) norm_token(s, op, ep_value(s, op[EP_O_IN0], t), ep_value(s, op[EP_O_OUT], t));
+  int32_t groups = op[EP_O_P0 + 4], d = ep_width(&s->program, op[EP_O_IN0]) / groups;
+  for (int32_t t = 0; t < n; t++) {
+    const int32_t *x = ep_value(s, op[EP_O_IN0], t);
+    int32_t *y = ep_value(s, op[EP_O_OUT], t);
+    for (int32_t g = 0; g < groups; g++) norm_group(s, op, d, x + g * d, y + g * d);
+  }
 }
 
 static void add(ep_session *s, const int32_t *op, int32_t n) {
@@ -83,15 +91,20 @@ static void mul(ep_session *s, const int32_t *op, int32_t n) {
   }
 }
 
-/* An activation function: steps of 1/64 over [-16, 16), linear between them, exact ends. */
-static int64_t activation(const int32_t *op, const int32_t *table, int32_t x) {
-  int32_t u = ep_sat32(ep_rshift_round(x, op[EP_O_P0])); /* 24 fractional bits */
-  int below = u < -(1 << 28), above = u >= 1 << 28;
-  if ((below && op[EP_O_P0 + 2]) || (above && op[EP_O_P0 + 3])) return ep_rshift_round(x, op[EP_O_P0 + 4]);
-  int32_t v = below ? 0 : above ? 1 << 29 : u + (1 << 28), i = v >> 18, f = v & 0x3ffff;
+/* The function of a table at u, 24 fractional bits: steps of 1/64 over [-16, 16), linear between them, exact ends. */
+static int64_t curve(const int32_t *table, int32_t u, int32_t out_shift) {
+  int32_t v = u < -(1 << 28) ? 0 : u >= 1 << 28 ? 1 << 29 : u + (1 << 28), i = v >> 18, f = v & 0x3ffff;
   int64_t y = table[i] * (int64_t)0x40000;
   if (f) y += ((int64_t)table[i + 1] - table[i]) * f;
-  return ep_rshift_round(y, op[EP_O_P0 + 1]);
+  return ep_rshift_round(y, out_shift);
+}
+
+int64_t ep_softcap(const int32_t *cap, int32_t x) { return curve(cap + 2, ep_sat32(ep_rshift_round(x, cap[0])), cap[1]); }
+
+static int64_t activation(const int32_t *op, const int32_t *table, int32_t x) {
+  int32_t u = ep_sat32(ep_rshift_round(x, op[EP_O_P0]));
+  int identity = (u < -(1 << 28) && op[EP_O_P0 + 2]) || (u >= 1 << 28 && op[EP_O_P0 + 3]);
+  return identity ? ep_rshift_round(x, op[EP_O_P0 + 4]) : curve(table, u, op[EP_O_P0 + 1]);
 }
 
 static void act(ep_session *s, const int32_t *op, int32_t n) {

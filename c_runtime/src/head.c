@@ -73,7 +73,7 @@ ep_status ep_argmax(ep_session *s, int32_t *token) {
   ep_status st = take_row(s);
   if (st != EP_OK) return st;
   const int32_t *op = last_op(s);
-  job j = {s, ep_lanes_for(s, (int64_t)s->program.vocab * ep_cols(&s->program, op[EP_O_T0]))};
+  job j = {s, ep_lanes_for(s, (int64_t)s->program.vocab * ep_linear_cols(&s->program, op))};
   run(s, 1);
   ep_linear_narrow(s, op, 1);
   ep_run_lanes(s, argmax_task, &j, j.lanes);

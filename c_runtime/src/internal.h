@@ -30,7 +30,7 @@ enum { EP_HEADER_WORDS = 64, EP_TENSOR_WORDS = 8, EP_VALUE_WORDS = 4, EP_KV_WORD
 /* Words of the records. */
 enum { EP_T_OFFSET_LOW, EP_T_OFFSET_HIGH, EP_T_TYPE, EP_T_ROWS, EP_T_COLS };
 enum { EP_V_WIDTH, EP_V_F, EP_V_OFFSET };
-enum { EP_KV_HEADS, EP_KV_K_DIM, EP_KV_V_DIM };
+enum { EP_KV_HEADS, EP_KV_K_DIM, EP_KV_V_DIM, EP_KV_WINDOW };
 enum { EP_O_CODE, EP_O_OUT, EP_O_IN0, EP_O_IN1, EP_O_T0, EP_O_T1, EP_O_T2, EP_O_T3, EP_O_P0 };
 enum { EP_I8 = 24, EP_I16 = 25, EP_I32 = 26 }; /* GGUF types */
 
@@ -47,6 +47,9 @@ typedef struct ep_program {
   int32_t n_tensors, n_values, n_ops, n_kv, head_start;
   int32_t vocab, context, kv_bits;
   int32_t longest_row;     /* most columns of a LINEAR's weights */
+  int32_t longest_w4;      /* the same of those in w4g32; 0: none */
+  int32_t max_position;    /* the last one that every position table has a row for */
+  int32_t bidirectional;   /* every token sees the whole call */
   int32_t k_dim, v_dim;    /* largest head sizes of the KV layers, at least 1 */
 } ep_program;
 #define EP_SEAL 0x4b4f736f50656764ull
@@ -79,6 +82,11 @@ static inline int ep_tensor_is(const ep_program *p, int32_t i, int32_t type, int
 /* Values and ops by index. */
 static inline int32_t ep_width(const ep_program *p, int32_t v) { return p->values[(size_t)v * EP_VALUE_WORDS + EP_V_WIDTH]; }
 static inline const int32_t *ep_op(const ep_program *p, int32_t i) { return p->ops + (size_t)i * EP_OP_WORDS; }
+
+/* Columns of a LINEAR's weights: w4g32 keeps two in a byte. */
+static inline int32_t ep_linear_cols(const ep_program *p, const int32_t *op) {
+  return op[EP_O_P0 + 2] ? 2 * ep_cols(p, op[EP_O_T0]) : ep_cols(p, op[EP_O_T0]);
+}
 
 static inline uint64_t ep_model_digest(const ep_program *p) {
   return (uint64_t)(uint32_t)p->header[EP_H_DIGEST_LOW] | (uint64_t)(uint32_t)p->header[EP_H_DIGEST_HIGH] << 32;

@@ -2,16 +2,30 @@
 #include "fixed.h"
 #include "session.h"
 
+/* w4g32 multiplies the minimum of a group by the sum of its activations, the same for every row. */
+static void sum_groups(int32_t *sums, const int16_t *q, int32_t groups) {
+  for (int32_t i = 0; i < groups; i++, q += 32) {
+    sums[i] = 0;
+    for (int32_t c = 0; c < 32; c++) sums[i] += q[c];
+  }
+}
+
 void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n) {
-  int32_t width = ep_width(&s->program, op[EP_O_IN0]), cols = ep_cols(&s->program, op[EP_O_T0]);
+  int32_t width = ep_width(&s->program, op[EP_O_IN0]), cols = ep_linear_cols(&s->program, op);
   for (int32_t t = 0; t < n; t++) {
     int16_t *q = s->narrow + (size_t)t * (size_t)cols;
     s->shifts[t] = s->kernels.narrow16(q, ep_value(s, op[EP_O_IN0], t), width);
     memset(q + width, 0, (size_t)(cols - width) * sizeof *q);
+    if (op[EP_O_P0 + 2]) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
   }
 }
 
-/* Sums of a tile to Fixed values, with the row scales and the bias. */
+static void cap_logits(const ep_session *s, const int32_t *op, int32_t *y, int32_t n, uint64_t *count) {
+  const int32_t *cap = ep_i32(&s->program, op[EP_O_P0 + 1]);
+  for (int32_t i = 0; i < n; i++) y[i] = ep_sat32_count(ep_softcap(cap, y[i]), count);
+}
+
+/* Sums of a tile to Fixed values, with the row scales, the bias and the softcap. */
 static void finish(const ep_session *s, ep_lane *lane, const int32_t *op, const ep_tile *tile, int32_t t, int32_t row,
                    int32_t *out, size_t stride) {
   const ep_program *p = &s->program;
@@ -25,28 +39,44 @@ static void finish(const ep_session *s, ep_lane *lane, const int32_t *op, const 
       y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, &count);
       if (bias) y[r] = ep_sat32_count((int64_t)y[r] + bias[r], &count);
     }
+    if (op[EP_O_P0 + 1] >= 0) cap_logits(s, op, y, tile->rows, &count);
   }
   lane->saturations += count;
 }
 
+/* Rows of weights from `row` on against tokens from t on; cols, rows and tokens of the tile are set. */
+static void multiply(const ep_session *s, int64_t *acc, const int32_t *op, ep_tile *tile, int32_t row, int32_t t) {
+  const ep_program *p = &s->program;
+  size_t cols = (size_t)tile->cols, groups = cols / 32, at = (size_t)row;
+  const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) : NULL;
+  tile->w = ep_i8(p, op[EP_O_T0]);
+  tile->x = s->narrow + (size_t)t * cols;
+  if (op[EP_O_P0 + 2]) {
+    tile->w += at * (cols / 2);
+    tile->g = g + at * 2 * groups;
+    tile->sums = s->sums + (size_t)t * groups;
+    s->kernels.linear_w4g32(acc, tile);
+    return;
+  }
+  tile->w += at * cols;
+  if (g) {
+    tile->g = g + at * groups;
+    s->kernels.linear_w8g32(acc, tile);
+  } else {
+    s->kernels.linear_w8(acc, tile);
+  }
+}
+
 void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32_t t, int32_t tokens, int32_t from, int32_t to,
                     int32_t *out, size_t stride) {
-  const ep_program *p = &s->program;
-  int32_t cols = ep_cols(p, op[EP_O_T0]), most_tokens = tokens < EP_TILE_TOKENS ? tokens : EP_TILE_TOKENS;
+  int32_t cols = ep_linear_cols(&s->program, op), most_tokens = tokens < EP_TILE_TOKENS ? tokens : EP_TILE_TOKENS;
   int32_t most_rows = EP_TILE / most_tokens;
   for (int32_t row = from; row < to; row += most_rows) {
     for (int32_t i = 0; i < tokens; i += most_tokens) {
-      ep_tile tile = {.w = ep_i8(p, op[EP_O_T0]) + (size_t)row * (size_t)cols,
-                      .x = s->narrow + (size_t)(t + i) * (size_t)cols,
-                      .cols = cols,
+      ep_tile tile = {.cols = cols,
                       .rows = to - row < most_rows ? to - row : most_rows,
                       .tokens = tokens - i < most_tokens ? tokens - i : most_tokens};
-      if (op[EP_O_T1] >= 0) {
-        tile.g = ep_i16(p, op[EP_O_T1]) + (size_t)row * (size_t)(cols / 32);
-        s->kernels.linear_w8g32(lane->acc, &tile);
-      } else {
-        s->kernels.linear_w8(lane->acc, &tile);
-      }
+      multiply(s, lane->acc, op, &tile, row, t + i);
       finish(s, lane, op, &tile, t + i, row, out + (size_t)i * stride + (row - from), stride);
     }
   }
@@ -77,7 +107,7 @@ static void task(void *arg, int32_t i) {
 }
 
 void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {
-  int32_t rows = ep_rows(&s->program, op[EP_O_T0]), cols = ep_cols(&s->program, op[EP_O_T0]);
+  int32_t rows = ep_rows(&s->program, op[EP_O_T0]), cols = ep_linear_cols(&s->program, op);
   job j = {s, op, out, n, rows, ep_lanes_for(s, (int64_t)rows * cols * n)};
   ep_linear_narrow(s, op, n);
   ep_run_lanes(s, task, &j, j.lanes);

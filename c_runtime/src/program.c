@@ -82,7 +82,8 @@ static ep_status check_kv(ep_program *p, uint64_t *word) {
   p->k_dim = p->v_dim = 1;
   for (int32_t i = 0; i < p->n_kv; i++) {
     const int32_t *l = p->kv + (size_t)i * EP_KV_WORDS;
-    if (!within(l[EP_KV_HEADS], 1, 1024) || !within(l[EP_KV_K_DIM], 2, 512) || !within(l[EP_KV_V_DIM], 1, 512) || l[3])
+    if (!within(l[EP_KV_HEADS], 1, 1024) || !within(l[EP_KV_K_DIM], 2, 512) || !within(l[EP_KV_V_DIM], 1, 512) ||
+        !within(l[EP_KV_WINDOW], 0, 1 << 20))
       return fault(p, l, EP_ERR_FORMAT, word);
     if (l[EP_KV_K_DIM] > p->k_dim) p->k_dim = l[EP_KV_K_DIM];
     if (l[EP_KV_V_DIM] > p->v_dim) p->v_dim = l[EP_KV_V_DIM];
@@ -95,7 +96,9 @@ ep_status ep_check_program(ep_program *p, uint64_t *word) {
   if (st == EP_OK) st = check_values(p, word);
   if (st == EP_OK) st = check_kv(p, word);
   if (st == EP_OK) st = ep_check_ops(p, word);
-  return st;
+  if (st != EP_OK) return st;
+  const int32_t *selftest = p->header + EP_H_SELFTEST; /* runs at positions from 0 on */
+  return ep_cols(p, *selftest) - 1 > p->max_position ? fault(p, selftest, EP_ERR_FORMAT, word) : EP_OK;
 }
 
 static uint64_t tensor_bytes(const ep_program *p, int32_t i) {
@@ -111,7 +114,7 @@ static uint64_t weight_bytes(const ep_program *p) {
     int32_t code = op[EP_O_CODE];
     if (code != EP_LINEAR && code != EP_NORM && code != EP_EMBED) continue;
     for (int32_t t = EP_O_T0; t <= EP_O_T3; t++)
-      sum += tensor_bytes(p, op[t]) / (code == EP_EMBED ? (uint64_t)p->vocab : 1);
+      sum += tensor_bytes(p, op[t]) / (code == EP_EMBED ? (uint64_t)ep_rows(p, op[EP_O_T0]) : 1);
   }
   return sum;
 }
@@ -129,6 +132,7 @@ ep_status ep_model_info(const ep_model *model, ep_info *info) {
   info->n_ops = p.n_ops;
   info->n_values = p.n_values;
   info->n_tensors = p.n_tensors;
+  info->max_position = p.max_position;
   info->tokenizer = h[EP_H_TOKENIZER];
   info->bos = info->tokenizer ? h[EP_H_BOS] : -1;
   if (h[EP_H_EOS] >= 0) {

@@ -10,11 +10,11 @@ typedef struct rule {
 } rule;
 
 static const rule rules[EP_OPCODES] = {
-    [EP_EMBED] = {1, 0, 0x5, 0x2, 1, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 4, 0x0c},
-    [EP_LINEAR] = {1, 1, 0x5, 0xa, 1, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
+    [EP_EMBED] = {1, 0, 0x5, 0x2, 3, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 5, 0x0c},
+    [EP_LINEAR] = {1, 1, 0x5, 0xa, 3, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
     [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
     [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
-    [EP_ATTENTION] = {1, 1, 0, 0x1, 7, 0x68},
+    [EP_ATTENTION] = {1, 1, 0, 0x7, 8, 0x68},
 };
 
 /* How far the walk over the operators has come. */
@@ -23,6 +23,7 @@ typedef struct progress {
   int32_t head_input;    /* the body's value that the head may read, -1 in the body */
   int32_t head_values;   /* first value defined by the head */
   int32_t layers;        /* KV layers written so far */
+  int32_t mask;          /* of every ATTENTION, -1 before the first */
   uint8_t written[512];  /* one bit for each of them */
 } progress;
 
@@ -64,31 +65,57 @@ static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *o
   return -1;
 }
 
-/* Weights [rows, K], group scales, row scales for an input or output of `width` elements. */
-static int32_t bad_weights(const ep_program *p, const int32_t *op, int32_t rows, int32_t width) {
-  int32_t cols = ep_cols(p, op[EP_O_T0]);
-  if (!ep_tensor_is(p, op[EP_O_T0], EP_I8, rows, cols) || cols % 32 || cols < width || cols - width >= 32) return EP_O_T0;
-  if (op[EP_O_T1] >= 0 && !ep_tensor_is(p, op[EP_O_T1], EP_I16, rows, cols / 32)) return EP_O_T1;
+static int flag(int32_t x) { return x == 0 || x == 1; }
+
+/* Weights [rows, K], group scales, row scales for `cols` = K columns; w4: two columns a byte, two numbers a group. */
+static int32_t bad_weights(const ep_program *p, const int32_t *op, int32_t type, int32_t rows, int32_t cols, int32_t w4) {
+  if (!ep_tensor_is(p, op[EP_O_T0], type, rows, w4 ? cols / 2 : cols)) return EP_O_T0;
+  if (op[EP_O_T1] < 0 ? w4 : !ep_tensor_is(p, op[EP_O_T1], EP_I16, rows, cols / 32 * (1 + w4))) return EP_O_T1;
   return ep_tensor_is(p, op[EP_O_T2], EP_I32, rows, 2) ? -1 : EP_O_T2;
+}
+
+static int32_t padded(int32_t width) { return (width + 31) / 32 * 32; }
+
+/* A softcap table, or -1 for none: its size, and the shifts in it. */
+static int bad_softcap(const ep_program *p, int32_t tensor) {
+  if (tensor == -1) return 0;
+  if (!ep_tensor_is(p, tensor, EP_I32, 1, 2 + 2049)) return 1;
+  const int32_t *cap = ep_i32(p, tensor);
+  return cap[0] < -MOST_SHIFT || cap[0] > MOST_SHIFT || cap[1] < -MOST_SHIFT || cap[1] > MOST_SHIFT;
+}
+
+static int32_t bad_embed(ep_program *p, const int32_t *op, int32_t out) {
+  int32_t rows = ep_rows(p, op[EP_O_T0]), type = ep_record(p, op[EP_O_T0])[EP_T_TYPE], offset = op[EP_O_P0 + 2];
+  if (!flag(op[EP_O_P0 + 1])) return EP_O_P0 + 1;
+  int by_position = op[EP_O_P0 + 1];
+  if (offset < 0 || offset > (by_position ? 1 << 20 : 0) || (by_position && offset >= rows)) return EP_O_P0 + 2;
+  if (type == EP_I16 && op[EP_O_T1] >= 0) return EP_O_T1;
+  int32_t bad = bad_weights(p, op, type == EP_I16 ? EP_I16 : EP_I8, by_position ? rows : p->vocab, padded(out), 0);
+  if (bad < 0 && by_position && rows - 1 - offset < p->max_position) p->max_position = rows - 1 - offset;
+  return bad;
 }
 
 static int32_t bad_vector(const ep_program *p, const int32_t *op, int32_t operand, int32_t n) {
   return op[operand] < 0 || ep_tensor_is(p, op[operand], EP_I32, 1, n) ? -1 : operand;
 }
 
-static int flag(int32_t x) { return x == 0 || x == 1; }
-
 static int32_t bad_norm(const ep_program *p, const int32_t *op, int32_t width) {
   if (!flag(op[EP_O_P0])) return EP_O_P0;
   if (op[EP_O_P0 + 1] < 0) return EP_O_P0 + 1;
-  int32_t bad = bad_vector(p, op, EP_O_T0, width);
-  return bad >= 0 ? bad : bad_vector(p, op, EP_O_T0 + 1, width);
+  int32_t groups = op[EP_O_P0 + 4];
+  if (groups < 1 || width % groups) return EP_O_P0 + 4;
+  int32_t bad = bad_vector(p, op, EP_O_T0, width / groups);
+  return bad >= 0 ? bad : bad_vector(p, op, EP_O_T0 + 1, width / groups);
 }
 
 static int32_t bad_linear(ep_program *p, const int32_t *op, int32_t in, int32_t out) {
-  int32_t bad = bad_weights(p, op, out, in), cols = ep_cols(p, op[EP_O_T0]);
+  int32_t cap = op[EP_O_P0 + 1], w4 = op[EP_O_P0 + 2], cols = padded(in);
+  if (!flag(w4)) return EP_O_P0 + 2;
+  if (cap != -1 && (op[EP_O_OUT] != p->n_values - 1 || bad_softcap(p, cap))) return EP_O_P0 + 1;
+  int32_t bad = bad_weights(p, op, EP_I8, out, cols, w4);
   if (bad < 0) bad = bad_vector(p, op, EP_O_T3, out);
   if (bad < 0 && cols > p->longest_row) p->longest_row = cols;
+  if (bad < 0 && w4 && cols > p->longest_w4) p->longest_w4 = cols;
   return bad;
 }
 
@@ -116,7 +143,20 @@ static int32_t bad_kv_write(const ep_program *p, progress *at, const int32_t *op
   return -1;
 }
 
-static int32_t bad_attention(const ep_program *p, const progress *at, const int32_t *op, int32_t in, int32_t out) {
+/* Mask, bias table and softcap. */
+static int32_t bad_scores(ep_program *p, progress *at, const int32_t *op, int32_t window) {
+  int32_t heads = op[EP_O_P0 + 1], both = op[EP_O_P0 + 7], bias = op[EP_O_T1];
+  if (!flag(both) || (at->mask >= 0 && both != at->mask) || (both && window)) return EP_O_P0 + 7;
+  at->mask = p->bidirectional = both;
+  if (bias >= 0) {
+    int32_t n = ep_cols(p, bias);
+    if (!ep_tensor_is(p, bias, EP_I32, heads, n) || (both && n % 2 == 0)) return EP_O_T1;
+  }
+  if (bad_softcap(p, op[EP_O_T2])) return EP_O_T2;
+  return bad_vector(p, op, EP_O_T0, heads);
+}
+
+static int32_t bad_attention(ep_program *p, progress *at, const int32_t *op, int32_t in, int32_t out) {
   int32_t layer = op[EP_O_P0], heads = op[EP_O_P0 + 1], W = op[EP_O_P0 + 4];
   if (layer < 0 || layer >= p->n_kv || !(at->written[layer / 8] >> layer % 8 & 1)) return EP_O_P0;
   const int32_t *l = p->kv + (size_t)layer * EP_KV_WORDS;
@@ -124,7 +164,7 @@ static int32_t bad_attention(const ep_program *p, const progress *at, const int3
   if ((int64_t)heads * l[EP_KV_K_DIM] != in) return EP_O_IN0;
   if ((int64_t)heads * l[EP_KV_V_DIM] != out) return EP_O_OUT;
   if (W < 15 || W > 30 || W + 15 + ep_bitlen((uint64_t)(p->context - 1)) > 62) return EP_O_P0 + 4;
-  return bad_vector(p, op, EP_O_T0, heads);
+  return bad_scores(p, at, op, l[EP_KV_WINDOW]);
 }
 
 static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
@@ -135,7 +175,7 @@ static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
   if (code == EP_NORM || code == EP_ADD || code == EP_MUL || code == EP_ACT || code == EP_ROPE)
     if (in != out || (op[EP_O_IN1] >= 0 && ep_width(p, op[EP_O_IN1]) != in)) return EP_O_OUT;
   switch (code) {
-    case EP_EMBED: return bad_weights(p, op, p->vocab, out);
+    case EP_EMBED: return bad_embed(p, op, out);
     case EP_NORM: return bad_norm(p, op, in);
     case EP_LINEAR: return bad_linear(p, op, in, out);
     case EP_ADD:
@@ -180,8 +220,10 @@ static ep_status check_row_scales(const ep_program *p, uint64_t *word) {
 }
 
 ep_status ep_check_ops(ep_program *p, uint64_t *word) {
-  progress at = {.head_input = -1};
+  progress at = {.head_input = -1, .mask = -1};
   p->longest_row = 32;
+  p->longest_w4 = p->bidirectional = 0;
+  p->max_position = INT32_MAX;
   for (int32_t i = 0; i < p->n_ops; i++) {
     const int32_t *op = ep_op(p, i);
     if (i == p->head_start) {

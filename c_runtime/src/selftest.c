@@ -7,7 +7,8 @@ ep_status ep_selftest(const ep_model *model, const ep_config *cfg, void *arena, 
   ep_status st = ep_session_init(&s, model, cfg, arena, bytes);
   if (st == EP_OK) st = ep_model_info(model, &info);
   if (st != EP_OK) return st;
-  if (info.n_selftest > s->cfg.context) return EP_ERR_CONTEXT;
+  st = ep_check_tokens(s, info.selftest, NULL, info.n_selftest);
+  if (st != EP_OK) return st;
   for (int32_t i = 0; i < info.n_selftest; i++) s->positions[i] = i;
   ep_eval_checked(s, info.selftest, info.n_selftest, NULL, &got);
   if (digest) *digest = got;

@@ -19,6 +19,7 @@ static void lay_out_layer(const ep_session *s, arena *a, const int32_t *record, 
   l->heads = record[EP_KV_HEADS];
   l->k_dim = record[EP_KV_K_DIM];
   l->v_dim = record[EP_KV_V_DIM];
+  l->window = record[EP_KV_WINDOW];
   l->k = take(a, slots * (uint64_t)l->k_dim, data);
   l->v = take(a, slots * (uint64_t)l->v_dim, data);
   l->k_scales = take(a, slots, scale);
@@ -47,6 +48,7 @@ static uint64_t lay_out(ep_session *s, uint8_t *base) {
   s->row = (int32_t *)take(&a, (uint64_t)ep_width(p, ep_head_input(s)), sizeof *s->row);
   s->narrow = (int16_t *)take(&a, (uint64_t)p->longest_row * batch, sizeof *s->narrow);
   s->shifts = (int32_t *)take(&a, batch, sizeof *s->shifts);
+  s->sums = (int32_t *)take(&a, (uint64_t)(p->longest_w4 / 32) * batch, sizeof *s->sums);
   for (int32_t i = 0; i < p->n_kv; i++) {
     ep_layer measured, *l = base ? &s->layers[i] : &measured;
     lay_out_layer(s, &a, p->kv + (size_t)i * EP_KV_WORDS, l);
@@ -68,7 +70,7 @@ static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *
   s->cfg = *cfg;
   if (cfg->context < 0 || cfg->context > s->program.context || cfg->n_batch < 0 || cfg->threads < 0) return EP_ERR_ARGUMENT;
   if (cfg->context == 0) s->cfg.context = s->program.context;
-  if (cfg->n_batch == 0) s->cfg.n_batch = 16;
+  if (cfg->n_batch == 0) s->cfg.n_batch = s->program.bidirectional ? s->cfg.context : 16;
   if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
   if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
   ep_choose_kernels(&s->kernels);
@@ -98,18 +100,19 @@ ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_
   return EP_OK;
 }
 
-static ep_status check_tokens(const ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n) {
+ep_status ep_check_tokens(const ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n) {
   if (n < 1) return EP_ERR_ARGUMENT;
   if (n > s->cfg.context - s->length) return EP_ERR_CONTEXT;
+  if (s->program.bidirectional && (s->length > 0 || n > s->cfg.n_batch)) return EP_ERR_CONTEXT;
   for (int32_t i = 0; i < n; i++)
     if (tokens[i] < 0 || tokens[i] >= s->program.vocab) return EP_ERR_TOKEN;
   int64_t last = s->length ? s->positions[s->length - 1] : -1;
-  if (!positions) return last + n > INT32_MAX ? EP_ERR_POSITION : EP_OK;
-  for (int32_t i = 0; i < n; i++) {
+  if (!positions) last += n;
+  for (int32_t i = 0; i < n && positions; i++) {
     if (positions[i] <= last) return EP_ERR_POSITION;
     last = positions[i];
   }
-  return EP_OK;
+  return last > s->program.max_position ? EP_ERR_POSITION : EP_OK;
 }
 
 void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *logits, uint64_t *digest) {
@@ -131,7 +134,7 @@ void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *l
 
 ep_status ep_eval(ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n, int32_t *logits) {
   if (!s || !tokens) return EP_ERR_ARGUMENT;
-  ep_status st = check_tokens(s, tokens, positions, n);
+  ep_status st = ep_check_tokens(s, tokens, positions, n);
   if (st != EP_OK) return st;
   int32_t next = ep_next_position(s);
   for (int32_t i = 0; i < n; i++) s->positions[s->length + i] = positions ? positions[i] : next + i;

@@ -19,7 +19,7 @@ typedef struct ep_lane {
 
 /* The KV cache of one layer: data [head][position][dim], scales [head][position]. */
 typedef struct ep_layer {
-  int32_t heads, k_dim, v_dim;
+  int32_t heads, k_dim, v_dim, window;
   void *k, *v;               /* int16, or int8 for kv8 */
   void *k_scales, *v_scales; /* uint8 shifts, or int32 for kv8 */
 } ep_layer;
@@ -40,6 +40,7 @@ struct ep_session {
   int32_t *row;
   int16_t *narrow;       /* [n_batch][longest_row] */
   int32_t *shifts;       /* [n_batch], of narrow */
+  int32_t *sums;         /* [n_batch][longest_w4/32], of groups of narrow */
   ep_layer *layers;
   ep_lane *lanes;        /* [threads] */
 };
@@ -74,6 +75,10 @@ int32_t ep_part(int32_t total, int32_t i, int32_t lanes);
 void ep_kv_write(ep_session *s, const int32_t *op, int32_t n);
 void ep_attention(ep_session *s, const int32_t *op, int32_t n);
 
+/* A softcap table at x, not yet saturated. */
+int64_t ep_softcap(const int32_t *cap, int32_t x);
+
+ep_status ep_check_tokens(const ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n);
 /* Evaluate tokens that have been checked; logits and digest may be NULL. */
 void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *logits, uint64_t *digest);
 /* The head for the n tokens of the batch. */

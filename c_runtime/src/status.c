@@ -12,8 +12,8 @@ const char *ep_status_text(ep_status st) {
     case EP_ERR_PROGRAM: return "the program in the file is not valid";
     case EP_ERR_ARENA: return "the arena is too small for this configuration";
     case EP_ERR_TOKEN: return "a token id is outside the vocabulary";
-    case EP_ERR_POSITION: return "positions must not be negative and must ascend";
-    case EP_ERR_CONTEXT: return "more tokens than the context has room for";
+    case EP_ERR_POSITION: return "positions must not be negative, must ascend and must be in the model's table if it has one";
+    case EP_ERR_CONTEXT: return "more tokens than there is room for: in the context or, if attention is bidirectional, in one batch of an empty session";
     case EP_ERR_STATE: return "no token has been evaluated, or the saved state is not of this model";
     case EP_ERR_BUFFER: return "the buffer is too small";
     case EP_ERR_SELFTEST: return "the self-test digest differs: this target does not compute what the bundle says";

@@ -8,7 +8,7 @@
 #include "check.h"
 #include "internal.h"
 
-enum { MOST_TENSORS = 80, MOST_VALUES = 64, MOST_OPS = 64, MOST_LAYERS = 8 };
+enum { MOST_TENSORS = 128, MOST_VALUES = 64, MOST_OPS = 64, MOST_LAYERS = 8 };
 
 typedef struct tensor {
   int32_t type, dims, rows, cols;
@@ -76,17 +76,38 @@ static inline int32_t linear(builder *b, int32_t x, int32_t rows, int grouped, i
   int32_t w[3];
   add_weights(b, rows, width_of(b, x), grouped, grouped ? 54 : 40, w);
   int32_t t = bias ? random_tensor(b, EP_I32, 1, 1, rows, 20) : -1;
-  return add_op(b, OP(EP_LINEAR, 0, x, -1, w[0], w[1], w[2], t, 6), rows);
+  return add_op(b, OP(EP_LINEAR, 0, x, -1, w[0], w[1], w[2], t, 6, -1), rows);
 }
 
-static inline int32_t norm(builder *b, int32_t x, int center) {
-  int32_t d = width_of(b, x), g = random_tensor(b, EP_I32, 1, 1, d, 26);
+/* w4g32, two codes a byte. */
+static inline int32_t linear4(builder *b, int32_t x, int32_t rows) {
+  int32_t groups = (width_of(b, x) + 31) / 32, w[3];
+  w[0] = random_tensor(b, EP_I8, 2, rows, 16 * groups, 7);
+  w[1] = random_tensor(b, EP_I16, 2, rows, 2 * groups, 15);
+  w[2] = random_tensor(b, EP_I32, 2, rows, 2, 31);
+  for (int32_t r = 0; r < rows; r++) ((int32_t *)b->tensors[w[2]].data)[2 * r + 1] = 50;
+  return add_op(b, OP(EP_LINEAR, 0, x, -1, w[0], w[1], w[2], -1, 6, -1, 1), rows);
+}
+
+/* groups > 1: each part of the row on its own, with the same gamma. */
+static inline int32_t norm(builder *b, int32_t x, int center, int32_t groups) {
+  int32_t width = width_of(b, x), d = width / groups, g = random_tensor(b, EP_I32, 1, 1, d, 26);
   int32_t t = center ? random_tensor(b, EP_I32, 1, 1, d, 20) : -1;
-  return add_op(b, OP(EP_NORM, 0, x, -1, g, t, -1, -1, center, 1 << 30, 20, 6), d);
+  return add_op(b, OP(EP_NORM, 0, x, -1, g, t, -1, -1, center, 1 << 30, 20, 6, groups), width);
+}
+
+static inline int32_t softcap(builder *b, int32_t out_shift) {
+  int32_t t = random_tensor(b, EP_I32, 1, 1, 2 + 2049, 30), *words = (int32_t *)b->tensors[t].data;
+  words[0] = -8;
+  words[1] = out_shift;
+  return t;
 }
 
 typedef struct shape {
   int32_t kv_bits, grouped, extreme, layers, width, vocab, context, tokenizer;
+  int32_t more;          /* head norms, a bias table, softcaps, w4g32 and, unless bidirectional, a window */
+  int32_t bidirectional;
+  int32_t table;         /* rows of learned positions: int16 if that is odd, from row 1 on; 0: none */
   uint64_t seed;
 } shape;
 
@@ -113,10 +134,19 @@ static inline void add_tokenizer(builder *b, int32_t vocab) { /* SentencePiece; 
   h[EP_H_ADDED] = eos;
 }
 
+static inline int32_t add_positions(builder *b, const shape *s, int32_t x) {
+  int32_t w[3];
+  add_weights(b, s->table, s->width, s->grouped && s->table % 2 == 0, 30, w);
+  if (s->table % 2) w[0] = random_tensor(b, EP_I16, 2, s->table, (s->width + 31) / 32 * 32, 15);
+  int32_t rows = add_op(b, OP(EP_EMBED, 0, -1, -1, w[0], w[1], w[2], -1, 0, 1, 1), s->width);
+  return add_op(b, OP(EP_ADD, 0, x, rows, -1, -1, -1, -1, 0, 0, 1), s->width);
+}
+
 /* A two-block transformer with every operator and both layouts of RoPE. */
 static inline void build(builder *b, const shape *s) {
   enum { HEADS = 4, KV_HEADS = 2, K_DIM = 10, V_DIM = 6, INNER = 70 };
-  int32_t w[3], kv[EP_KV_WORDS] = {KV_HEADS, K_DIM, V_DIM, 0}, wide = s->kv_bits == 16;
+  int32_t window = s->more && !s->bidirectional ? 5 : 0, cap = -1, bias = -1;
+  int32_t w[3], kv[EP_KV_WORDS] = {KV_HEADS, K_DIM, V_DIM, window}, wide = s->kv_bits == 16;
   memset(b, 0, sizeof *b);
   b->random = s->seed;
   b->extreme = s->extreme;
@@ -125,28 +155,35 @@ static inline void build(builder *b, const shape *s) {
   int32_t table = random_tensor(b, EP_I32, 1, 1, 2049, 30), slopes = random_tensor(b, EP_I32, 1, 1, HEADS, 31);
   int32_t increments = random_tensor(b, EP_I32, 2, 4, 2, 31);
   int32_t x = add_op(b, OP(EP_EMBED, 0, -1, -1, w[0], w[1], w[2], -1, 0), s->width);
+  if (s->table) x = add_positions(b, s, x);
+  if (s->more) bias = random_tensor(b, EP_I32, 2, HEADS, 7, 20), cap = softcap(b, 28);
   for (int32_t layer = 0; layer < s->layers; layer++) {
-    int32_t y = norm(b, x, layer & 1), interleaved = layer & 1;
+    int32_t y = norm(b, x, layer & 1, 1), interleaved = layer & 1;
     int32_t q = linear(b, y, HEADS * K_DIM, s->grouped, 0), k = linear(b, y, KV_HEADS * K_DIM, s->grouped, layer & 1);
     int32_t v = linear(b, y, KV_HEADS * V_DIM, !s->grouped, 1);
+    if (s->more) q = norm(b, q, layer & 1, HEADS), k = norm(b, k, 0, KV_HEADS);
     q = add_op(b, OP(EP_ROPE, 0, q, -1, increments, -1, -1, -1, HEADS, K_DIM, interleaved, 1073774593, 45), HEADS * K_DIM);
     k = add_op(b, OP(EP_ROPE, 0, k, -1, increments, -1, -1, -1, KV_HEADS, K_DIM, interleaved, 1073774593, 45), KV_HEADS * K_DIM);
     memcpy(b->kv[b->n_kv], kv, sizeof kv);
     add_op(b, OP(EP_KV_WRITE, -1, k, v, -1, -1, -1, -1, b->n_kv), 0);
-    int32_t a = add_op(b, OP(EP_ATTENTION, 0, q, -1, layer & 1 ? slopes : -1, -1, -1, -1, b->n_kv, HEADS, 1549082005,
-                             wide ? 52 : 54, 24, 0, layer & 1 ? 30 : 0), HEADS * V_DIM);
+    int32_t a = add_op(b, OP(EP_ATTENTION, 0, q, -1, layer & 1 ? slopes : -1, bias, cap, -1, b->n_kv, HEADS, 1549082005,
+                             wide ? 52 : 54, 24, 0, layer & 1 ? 30 : 0, s->bidirectional), HEADS * V_DIM);
     b->n_kv++;
     a = linear(b, a, s->width, s->grouped, 0);
     x = add_op(b, OP(EP_ADD, 0, x, a, -1, -1, -1, -1, 1, 0, 1), s->width);
-    y = norm(b, x, layer & 1);
-    int32_t gate = linear(b, y, INNER, s->grouped, 0), up = linear(b, y, INNER, s->grouped, 0);
+    y = norm(b, x, layer & 1, 1);
+    int32_t gate = s->more ? linear4(b, y, INNER) : linear(b, y, INNER, s->grouped, 0), up = linear(b, y, INNER, s->grouped, 0);
     gate = add_op(b, OP(EP_ACT, 0, gate, -1, table, -1, -1, -1, -8, 24, layer & 1, 1, 0), INNER);
     y = add_op(b, OP(EP_MUL, 0, gate, up, -1, -1, -1, -1, 20), INNER);
     y = linear(b, y, s->width, s->grouped, 0);
     x = add_op(b, OP(EP_ADD, 0, x, y, -1, -1, -1, -1, 0, 1, 1), s->width);
   }
   int32_t head = b->n_ops, n = s->context < 8 ? s->context : 8;
-  linear(b, norm(b, x, 0), s->vocab, s->grouped, 0);
+  x = norm(b, x, 0, 1);
+  if (s->more)
+    linear4(b, x, s->vocab), b->ops[b->n_ops - 1][EP_O_P0 + 1] = softcap(b, 22);
+  else
+    linear(b, x, s->vocab, s->grouped, 0);
   b->plan -= s->vocab;
   b->values[b->n_values - 1][EP_V_OFFSET] = -1;
   int32_t selftest = add_tensor(b, EP_I32, 1, 1, n);

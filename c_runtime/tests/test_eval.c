@@ -241,18 +241,66 @@ static void test_zero_values(const shape *s) {
   free(b);
 }
 
+/* Positions are rows of a table: the last row is the last position. */
+static void test_table(const shape *s) {
+  shape with = *s;
+  with.table = 2 * N + s->grouped; /* rows from 1 on: positions end at table - 2 */
+  run r = start(&with, 3, 1);
+  int32_t ids[N], last = with.table - 2, positions[3] = {1, last, last + 1}, *got = (int32_t *)malloc(row_bytes(s, N));
+  ep_info info;
+  choose_tokens(s, ids);
+  CHECK(ep_model_info(&r.model, &info) == EP_OK && info.max_position == last);
+  CHECK(ep_eval(r.s, ids, positions, 3, NULL) == EP_ERR_POSITION && ep_length(r.s) == 0);
+  CHECK(ep_eval(r.s, ids, positions, 2, NULL) == EP_OK && ep_next_position(r.s) == last + 1);
+  CHECK(ep_eval(r.s, ids, NULL, 1, NULL) == EP_ERR_POSITION && ep_length(r.s) == 2);
+  stop(&r);
+  test_splits(&with);
+  free(got);
+}
+
+/* All tokens in one call, in whatever lanes; anything else is refused. */
+static void test_bidirectional(const shape *s) {
+  shape both = *s;
+  both.bidirectional = 1;
+  int32_t ids[N], *want = (int32_t *)malloc(row_bytes(s, N)), *got = (int32_t *)malloc(row_bytes(s, N));
+  static const int32_t batches[] = {0, N, 64}, threads[] = {1, 3};
+  choose_tokens(s, ids);
+  for (int i = 0; i < 6; i++) {
+    run r = start(&both, batches[i % 3], threads[i / 3]);
+    CHECK(ep_eval(r.s, ids, NULL, N, got) == EP_OK);
+    if (i == 0) memcpy(want, got, row_bytes(s, N));
+    CHECK(memcmp(want, got, row_bytes(s, N)) == 0);
+    CHECK(ep_eval(r.s, ids, NULL, 1, NULL) == EP_ERR_CONTEXT && ep_length(r.s) == N);
+    CHECK(ep_rewind(r.s, 0) == EP_OK && ep_eval(r.s, ids, NULL, N - 1, got) == EP_OK);
+    CHECK(memcmp(want, got, row_bytes(s, N - 1)) != 0); /* the last token was seen by all */
+    stop(&r);
+  }
+  run r = start(&both, N - 1, 1);
+  ep_config few = {.n_batch = 7}, all = {.n_batch = 8};
+  uint64_t digest;
+  CHECK(ep_eval(r.s, ids, NULL, N, NULL) == EP_ERR_CONTEXT && ep_length(r.s) == 0);
+  CHECK(ep_selftest(&r.model, &few, r.arena, r.arena_bytes, &digest) == EP_ERR_CONTEXT);
+  CHECK(ep_selftest(&r.model, &all, r.arena, r.arena_bytes, &digest) == EP_ERR_SELFTEST); /* the image states no digest */
+  stop(&r);
+  free(want);
+  free(got);
+}
+
 int main(void) {
   shape s = {.layers = 2, .width = 44, .vocab = 300, .context = 24};
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 16; i++) {
     s.kv_bits = i & 1 ? 16 : 8;
     s.grouped = i >> 1 & 1;
-    s.extreme = i >> 2;
+    s.extreme = i >> 2 & 1;
+    s.more = i >> 3;
     s.seed = (uint64_t)i;
     test_splits(&s);
     test_rewind_and_state(&s);
     test_errors(&s);
     test_trace_selftest_info(&s);
     test_zero_values(&s);
+    test_table(&s);
+    if (!s.extreme) test_bidirectional(&s);
   }
   s.vocab = 2100; /* enough work for several lanes */
   test_splits(&s);

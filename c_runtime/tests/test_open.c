@@ -47,6 +47,9 @@ static void test_mutations(uint64_t seed) {
   static const uint32_t extremes[] = {0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0x40000000, 0x10000, 1023, 0xfffffc01};
   shape s = small(seed);
   s.extreme = seed >= 2;
+  s.more = seed & 1;
+  s.bidirectional = seed == 3;
+  s.table = seed & 1 ? 9 : 0;
   builder *b = (builder *)malloc(sizeof *b);
   size_t n;
   build(b, &s);
@@ -84,6 +87,9 @@ static void test_random_data(void) {
     shape s = small(seed);
     s.extreme = seed % 3 == 0;
     s.tokenizer = 0;
+    s.more = seed & 1;
+    s.bidirectional = seed >> 1 & 1;
+    s.table = seed & 4 ? 9 + (int32_t)(seed & 1) : 0;
     builder *b = (builder *)malloc(sizeof *b);
     size_t n;
     build(b, &s);
@@ -93,7 +99,8 @@ static void test_random_data(void) {
       int row_scales = t->type == EP_I32 && t->dims == 2 && t->cols == 2 && t->rows != 4;
       for (int32_t k = 0; t->type == EP_I32 && k < t->rows * t->cols; k++) {
         int64_t x = draw_edge(&random);
-        ((int32_t *)t->data)[k] = row_scales && k % 2 ? (int32_t)(x % 1024) : (int32_t)x;
+        int shift = (row_scales && k % 2) || (t->cols == 2 + 2049 && k < 2);
+        ((int32_t *)t->data)[k] = shift ? (int32_t)(x % 1024) : (int32_t)x;
       }
     }
     for (int32_t i = 0; i < b->n_ops; i++) { /* shifts, too */
@@ -201,29 +208,19 @@ typedef struct edit {
   int32_t op, word, value; /* op -1: header, -2: value 0, -3: kv 0 */
 } edit;
 
-static void test_programs(void) {
-  /* Operators of build(): 0 EMBED, 1 NORM, 2 LINEAR q, 3 k, 4 v, 5 ROPE q, 6 ROPE k, 7 KV_WRITE, 8 ATTENTION, 9 LINEAR,
-   * 10 ADD, 11 NORM, 12 LINEAR, 13 LINEAR, 14 ACT, 15 MUL, ...; the last two are the head. */
-  static const edit edits[] = {
-      {-1, EP_H_HEAD_START, 0}, {-1, EP_H_HEAD_START, 37}, {-1, EP_H_HEAD_START, 8}, {-1, EP_H_PLAN_WIDTH, 40},
-      {-1, EP_H_VOCAB, 41}, {-1, EP_H_VOCAB, 39}, {-1, EP_H_CONTEXT, 0}, {-1, EP_H_CONTEXT, 7}, {-1, EP_H_KV_BITS, 4},
-      {-1, EP_H_LOGITS_F, 15}, {-1, EP_H_SELFTEST, -1}, {-1, EP_H_SELFTEST, 1}, {-1, 28, 1}, {-1, 63, 1},
-      {-1, EP_H_EOS, 0x7fffffff}, {-1, EP_H_TOKENIZER, 3}, {-1, EP_H_OFFSETS, -1}, {-1, EP_H_SORTED, -1},
-      {-2, EP_V_WIDTH, 0}, {-2, EP_V_F, 31}, {-2, EP_V_OFFSET, -1}, {-2, EP_V_OFFSET, 0x7fffffff}, {-2, 3, 1},
-      {-3, EP_KV_HEADS, 1}, {-3, EP_KV_K_DIM, 1}, {-3, EP_KV_V_DIM, 513},
-      {0, 0, 0}, {0, 0, 10}, {0, EP_O_IN0, 0}, {0, EP_O_T0, -1}, {0, EP_O_T2, 0}, {0, EP_O_P0, 1024}, {0, EP_O_P0 + 1, 1},
-      {1, EP_O_IN0, 1}, {1, EP_O_IN0, -1}, {1, EP_O_IN1, 0}, {1, EP_O_OUT, 2}, {1, EP_O_P0, 2}, {1, EP_O_P0 + 1, -1},
-      {2, EP_O_T1, 1}, {2, EP_O_T3, 1}, {5, EP_O_P0, 5}, {5, EP_O_P0, 0}, {5, EP_O_P0 + 1, 0}, {5, EP_O_P0 + 2, 2},
-      {7, EP_O_P0, 1}, {7, EP_O_P0, -1}, {7, EP_O_IN0, 4}, {7, EP_O_OUT, 7}, {8, EP_O_P0, 1}, {8, EP_O_P0 + 1, 3},
-      {8, EP_O_P0 + 1, 0}, {8, EP_O_P0 + 4, 14}, {8, EP_O_P0 + 4, 31}, {8, EP_O_T0, 1}, {10, EP_O_P0, 31},
-      {10, EP_O_P0 + 1, -1}, {10, EP_O_IN1, 1 << 30}, {14, EP_O_P0 + 2, 2}, {14, EP_O_P0 + 3, -1}, {14, EP_O_T0, 1},
-      {15, EP_O_P0, -1024}, {36, 0, EP_NORM}, {35, EP_O_IN0, 3000}, {35, 0, EP_ROPE}, {36, EP_O_IN0, 0},
-  };
-  shape s = small(1);
+static int opens(const shape *s) {
   size_t n;
-  for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+  uint8_t *image = image_of(s, &n);
+  ep_status st = exercise(image, n);
+  free(image);
+  return st == EP_OK;
+}
+
+static void refuse_all(const shape *s, const edit *edits, size_t count) {
+  size_t n;
+  for (size_t i = 0; i < count; i++) {
     builder *b = (builder *)malloc(sizeof *b);
-    build(b, &s);
+    build(b, s);
     int32_t *words = edits[i].op == -1 ? b->header : edits[i].op == -2 ? b->values[0] : edits[i].op == -3 ? b->kv[0] : b->ops[edits[i].op];
     words[edits[i].word] = edits[i].value;
     uint8_t *image = finish(b, &n);
@@ -236,6 +233,55 @@ static void test_programs(void) {
     free(b);
     free(image);
   }
+}
+
+/* What few programs use, each out of its range. */
+static void test_more_programs(void) {
+  /* Operators of build() with more and a table: 0 EMBED, 1 EMBED of positions, 2 ADD, 3 NORM, 4 LINEAR q, 5 k, 6 v, 7 NORM q,
+   * 8 NORM k, 9 ROPE q, 10 ROPE k, 11 KV_WRITE, 12 ATTENTION, 13 LINEAR, 14 ADD, 15 NORM, 16 LINEAR w4g32, ...,
+   * 31 ATTENTION, ..., 42 LINEAR w4g32 with a softcap. */
+  static const edit edits[] = {
+      {0, EP_O_P0 + 2, 1}, {1, EP_O_P0 + 1, 2}, {1, EP_O_P0 + 1, 0}, {1, EP_O_P0 + 1, -1}, {1, EP_O_P0 + 2, 2},
+      {1, EP_O_P0 + 2, -1}, {1, EP_O_P0 + 2, 9}, {1, EP_O_P0 + 2, INT32_MAX}, {1, EP_O_T0, 1}, {1, EP_O_P0 + 3, 1},
+      {7, EP_O_P0 + 4, 0}, {7, EP_O_P0 + 4, -1}, {7, EP_O_P0 + 4, 3}, {7, EP_O_P0 + 4, 2}, {7, EP_O_P0 + 4, INT32_MIN},
+      {12, EP_O_T1, 1}, {12, EP_O_T1, INT32_MAX}, {12, EP_O_T2, 1}, {12, EP_O_T2, -2}, {12, EP_O_T3, 1},
+      {12, EP_O_P0 + 7, 2}, {12, EP_O_P0 + 7, 1}, {31, EP_O_P0 + 7, 1}, {-3, EP_KV_WINDOW, -1}, {-3, EP_KV_WINDOW, (1 << 20) + 1},
+      {4, EP_O_P0 + 2, 1}, {16, EP_O_P0 + 2, 0}, {16, EP_O_P0 + 2, 2}, {16, EP_O_T1, -1}, {16, EP_O_P0 + 1, 0},
+      {16, EP_O_P0 + 1, -2}, {42, EP_O_P0 + 1, 0}, {42, EP_O_P0 + 1, 1}, {42, EP_O_P0 + 1, 1 << 30}, {42, EP_O_P0 + 1, -2},
+      {42, EP_O_P0 + 3, 1},
+  };
+  static const edit both[] = {{12, EP_O_P0 + 7, 0}, {31, EP_O_P0 + 7, 0}, {-3, EP_KV_WINDOW, 1}};
+  shape s = small(1);
+  s.more = 1;
+  s.table = 9;
+  CHECK(opens(&s));
+  refuse_all(&s, edits, sizeof edits / sizeof *edits);
+  s.bidirectional = 1;
+  CHECK(opens(&s));
+  refuse_all(&s, both, sizeof both / sizeof *both);
+}
+
+static void test_programs(void) {
+  /* Operators of build(): 0 EMBED, 1 NORM, 2 LINEAR q, 3 k, 4 v, 5 ROPE q, 6 ROPE k, 7 KV_WRITE, 8 ATTENTION, 9 LINEAR,
+   * 10 ADD, 11 NORM, 12 LINEAR, 13 LINEAR, 14 ACT, 15 MUL, ...; the last two are the head. */
+  static const edit edits[] = {
+      {-1, EP_H_HEAD_START, 0}, {-1, EP_H_HEAD_START, 37}, {-1, EP_H_HEAD_START, 8}, {-1, EP_H_PLAN_WIDTH, 40},
+      {-1, EP_H_VOCAB, 41}, {-1, EP_H_VOCAB, 39}, {-1, EP_H_CONTEXT, 0}, {-1, EP_H_CONTEXT, 7}, {-1, EP_H_KV_BITS, 4},
+      {-1, EP_H_LOGITS_F, 15}, {-1, EP_H_SELFTEST, -1}, {-1, EP_H_SELFTEST, 1}, {-1, 28, 1}, {-1, 63, 1},
+      {-1, EP_H_EOS, 0x7fffffff}, {-1, EP_H_TOKENIZER, 3}, {-1, EP_H_OFFSETS, -1}, {-1, EP_H_SORTED, -1},
+      {-2, EP_V_WIDTH, 0}, {-2, EP_V_F, 31}, {-2, EP_V_OFFSET, -1}, {-2, EP_V_OFFSET, 0x7fffffff}, {-2, 3, 1},
+      {-3, EP_KV_HEADS, 1}, {-3, EP_KV_K_DIM, 1}, {-3, EP_KV_V_DIM, 513},
+      {0, 0, 0}, {0, 0, 10}, {0, EP_O_IN0, 0}, {0, EP_O_T0, -1}, {0, EP_O_T2, 0}, {0, EP_O_P0, 1024}, {0, EP_O_P0 + 3, 1},
+      {1, EP_O_IN0, 1}, {1, EP_O_IN0, -1}, {1, EP_O_IN1, 0}, {1, EP_O_OUT, 2}, {1, EP_O_P0, 2}, {1, EP_O_P0 + 1, -1},
+      {2, EP_O_T1, 1}, {2, EP_O_T3, 1}, {5, EP_O_P0, 5}, {5, EP_O_P0, 0}, {5, EP_O_P0 + 1, 0}, {5, EP_O_P0 + 2, 2},
+      {7, EP_O_P0, 1}, {7, EP_O_P0, -1}, {7, EP_O_IN0, 4}, {7, EP_O_OUT, 7}, {8, EP_O_P0, 1}, {8, EP_O_P0 + 1, 3},
+      {8, EP_O_P0 + 1, 0}, {8, EP_O_P0 + 4, 14}, {8, EP_O_P0 + 4, 31}, {8, EP_O_T0, 1}, {10, EP_O_P0, 31},
+      {10, EP_O_P0 + 1, -1}, {10, EP_O_IN1, 1 << 30}, {14, EP_O_P0 + 2, 2}, {14, EP_O_P0 + 3, -1}, {14, EP_O_T0, 1},
+      {15, EP_O_P0, -1024}, {36, 0, EP_NORM}, {35, EP_O_IN0, 3000}, {35, 0, EP_ROPE}, {36, EP_O_IN0, 0},
+  };
+  shape s = small(1);
+  refuse_all(&s, edits, sizeof edits / sizeof *edits);
+  test_more_programs();
 }
 
 /* Faults inside tensors. */
@@ -272,11 +318,43 @@ static void test_contents(void) {
   }
 }
 
+/* Shifts in softcap tables, a softcap before the last operator, scales of int16 weights, a bias table without a middle. */
+static void test_more_contents(void) {
+  for (int i = 0; i < 8; i++) {
+    shape s = small(1);
+    s.more = 1;
+    s.table = 9;
+    s.bidirectional = i >= 6;
+    builder *b = (builder *)malloc(sizeof *b);
+    size_t n;
+    build(b, &s);
+    int32_t cap = b->ops[42][EP_O_P0 + 1], *logits = (int32_t *)b->tensors[cap].data;
+    int32_t *scores = (int32_t *)b->tensors[b->ops[12][EP_O_T2]].data;
+    switch (i) {
+      case 0: logits[0] = 1024; break;
+      case 1: logits[1] = -1024; break;
+      case 2: scores[0] = INT32_MIN; break;
+      case 3: scores[1] = INT32_MAX; break;
+      case 4: b->ops[40][EP_O_P0 + 1] = b->ops[16][EP_O_P0 + 1] = cap; break;
+      case 5: b->ops[1][EP_O_T1] = add_tensor(b, EP_I16, 2, 9, 2); break;
+      case 6: b->ops[12][EP_O_T1] = add_tensor(b, EP_I32, 2, 4, 6); break;
+      default: b->ops[12][EP_O_T1] = add_tensor(b, EP_I32, 2, 3, 7);
+    }
+    uint8_t *image = finish(b, &n);
+    ep_status st = open_copy(image, n, NULL);
+    CHECK(st == EP_ERR_PROGRAM);
+    discard(b);
+    free(b);
+    free(image);
+  }
+}
+
 int main(void) {
   test_headers();
   test_keys();
   test_programs();
   test_contents();
+  test_more_contents();
   test_truncation();
   test_random_data();
   for (uint64_t seed = 0; seed < 4; seed++) test_mutations(seed);

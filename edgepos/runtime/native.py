@@ -78,6 +78,7 @@ class Info:
     n_ops: int
     n_values: int
     n_tensors: int
+    max_position: int  # the largest one it takes
     bos: int | None
     eos: tuple[int, ...]
     tokenizer: int  # 0 none, 1 byte-level BPE, 2 SentencePiece BPE

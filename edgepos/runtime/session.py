@@ -117,7 +117,8 @@ class CSession(Generates):
         """Append tokens. Returns int32 logits (value = raw · 2^−logits_f): [n, vocab] for "all", [1, vocab] for "last", [0, vocab] for "none".
 
         positions: n ascending numbers above the last one; None continues. Raises EdgePosError for ids outside the
-        vocabulary, ContextError for positions that do not ascend or a full context; nothing has changed then.
+        vocabulary, ContextError for positions that do not ascend or have no row in a position table, for a full context, and
+        where attention is bidirectional for a call that is not the first or longer than n_batch; nothing has changed then.
         """
         if logits not in ("all", "last", "none"):
             raise EdgePosError(f"logits={logits!r} is unknown; use 'all', 'last' or 'none'")
@@ -142,7 +143,12 @@ class CSession(Generates):
                 bad = tokens[(tokens < 0) | (tokens >= self.vocab)][0]
                 raise EdgePosError(f"token id {bad} is outside 0 … {self.vocab - 1}, the vocabulary")
             if status == lib.EP_ERR_POSITION:
-                raise ContextError(f"positions must ascend from {self.position} and stay below 2^31")
+                raise ContextError(f"positions must ascend from {self.position} to at most {self._image.info.max_position}")
+            if status == lib.EP_ERR_CONTEXT:
+                raise ContextError(
+                    f"{n} tokens: this model attends in both directions and takes one call of at most n_batch tokens; "
+                    "reset the session, or open it with a larger n_batch"
+                )
             check(status, f"evaluating {n} tokens")
             if logits == "last":
                 check(lib.ep_logits(self._c, int32_pointer(out)), "logits")

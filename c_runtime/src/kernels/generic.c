@@ -43,6 +43,32 @@ static void linear_w8g32(int64_t *acc, const ep_tile *tile) {
   }
 }
 
+static int32_t dot32_w4(const int8_t *w, const int16_t *x) {
+  int32_t sum = 0;
+  for (int32_t i = 0; i < 16; i++) {
+    uint8_t pair = (uint8_t)w[i];
+    sum += (pair & 15) * x[2 * i] + (pair >> 4) * x[2 * i + 1];
+  }
+  return sum;
+}
+
+static int64_t row_w4g32(const int8_t *w, const int16_t *g, const int16_t *x, const int32_t *sums, int32_t groups) {
+  int64_t acc = 0;
+  for (int32_t i = 0; i < groups; i++, w += 16, g += 2, x += 32)
+    acc += (int64_t)dot32_w4(w, x) * g[0] + (int64_t)sums[i] * g[1];
+  return acc;
+}
+
+static void linear_w4g32(int64_t *acc, const ep_tile *tile) {
+  size_t cols = (size_t)tile->cols, groups = cols / 32;
+  for (int32_t r = 0; r < tile->rows; r++) {
+    const int8_t *w = tile->w + (size_t)r * (cols / 2);
+    const int16_t *g = tile->g + (size_t)r * 2 * groups;
+    for (int32_t t = 0; t < tile->tokens; t++)
+      acc[t * tile->rows + r] = row_w4g32(w, g, tile->x + (size_t)t * cols, tile->sums + (size_t)t * groups, (int32_t)groups);
+  }
+}
+
 static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n) {
   for (int32_t j = 0; j < n; j++, k += dim) {
     int64_t sum = 0;
@@ -74,5 +100,5 @@ static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim
 }
 
 void ep_generic_kernels(ep_kernels *table) {
-  *table = (ep_kernels){ep_narrow16, linear_w8, linear_w8g32, score_kv16, score_kv8, mix_kv16, mix_kv8};
+  *table = (ep_kernels){ep_narrow16, linear_w8, linear_w8g32, linear_w4g32, score_kv16, score_kv8, mix_kv16, mix_kv8};
 }

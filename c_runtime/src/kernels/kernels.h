@@ -8,11 +8,14 @@
 
 /* Rows of weights against tokens: acc[t * rows + r] = sum of w[r][c] * x[t][c] (times the group scale g[r][c/32]).
  * cols is a multiple of 32; rows of w, g and x lie cols, cols/32 and cols elements apart; x is aligned to 64 bytes and
- * |x| <= 32639. w may hold any int8 and g any int16. */
+ * |x| <= 32639. w may hold any int8 and g any int16.
+ * w4g32: w holds two unsigned codes a byte, the first in the low four bits, and g a scale and a minimum of each group in
+ * turn; rows of w and g lie cols/2 and 2*cols/32 elements apart. The sum is that of (w * scale + minimum) * x. */
 typedef struct ep_tile {
   const int8_t *w;
   const int16_t *g;
   const int16_t *x;
+  const int32_t *sums; /* w4g32 only: of x, [tokens][cols/32] */
   int32_t cols, rows, tokens;
 } ep_tile;
 
@@ -20,6 +23,7 @@ typedef struct ep_kernels {
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
   void (*linear_w8)(int64_t *acc, const ep_tile *tile);
   void (*linear_w8g32)(int64_t *acc, const ep_tile *tile);
+  void (*linear_w4g32)(int64_t *acc, const ep_tile *tile);
   /* out[j] = q . k[j], k int16 or int8 [n][dim], 1 <= dim <= 512, |q| and int16 k <= 32639. No alignment beyond the type's. */
   void (*score_kv16)(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n);
   void (*score_kv8)(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t n);
