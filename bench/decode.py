@@ -54,7 +54,7 @@ def run_once(program: Path, bundle, tokens: int) -> tuple[float, int]:
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     message = child.stderr.read()
     _, status, usage = os.wait4(child.pid, 0)
-    speed = re.search(r"([\d.]+) tokens/s", message)
+    speed = re.search(r"generation: .*?([\d.]+) tokens/s", message)
     if status or not speed:
         sys.exit(f"{program}: {message.strip()}")
     return float(speed.group(1)), usage.ru_maxrss * 1024

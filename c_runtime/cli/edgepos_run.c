@@ -33,6 +33,7 @@ static const char usage[] =
     "  --top-k K          choose among the K likeliest; 0: all (0)\n"
     "  --top-p P          choose among the likeliest whose probabilities reach P (1)\n"
     "  --seed S           seed of the random numbers (0)\n"
+    "  --ignore-eos       go on behind an end of text, to measure speed\n"
     "  --ids-out          print token ids instead of text\n"
     "  --digest           print the digest of all logits computed (prompt and generated tokens)\n"
     "  --selftest         evaluate the model's own test and compare its digest\n"
@@ -44,7 +45,7 @@ typedef struct options {
   int32_t n, context, batch, threads;
   ep_sampling how;
   uint64_t seed;
-  int ids_out, digest, selftest;
+  int ids_out, digest, selftest, ignore_eos;
 } options;
 
 static void stop(int code, const char *format, ...) {
@@ -121,6 +122,7 @@ static void parse(options *o, int argc, char **argv) {
     if (!strcmp(name, "--ids-out")) o->ids_out = 1;
     else if (!strcmp(name, "--digest")) o->digest = 1;
     else if (!strcmp(name, "--selftest")) o->selftest = 1;
+    else if (!strcmp(name, "--ignore-eos")) o->ignore_eos = 1;
     else if (name[0] != '-' || !name[1]) {
       if (o->model) stop(EXIT_USAGE, "two models are given, '%s' and '%s': name one; a prompt needs -p", o->model, name);
       o->model = name;
@@ -321,7 +323,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
       check(ep_logits(s, logits), "logits");
       check(ep_sample(logits, vocab, info->logits_f, &o->how, &rng, scratch, &token), "sampling");
     } else check(ep_argmax(s, &token), "argmax");
-    if (is_eos(info, token)) {
+    if (!o->ignore_eos && is_eos(info, token)) {
       why = "end of text";
       break;
     }
