@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -52,12 +51,20 @@ def run_once(program: Path, bundle, tokens: int) -> tuple[float, int]:
     """(tokens per second, peak resident bytes) of one run."""
     command = [program, bundle.model_path, "--ids", "1", "-n", str(tokens), "--context", str(tokens + 1), "--ignore-eos", "--ids-out"]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    message = child.stderr.read()
-    _, status, usage = os.wait4(child.pid, 0)
+    # Asked of the running process: what wait4 tells afterwards includes this process's own memory before exec.
+    peak = 0
+    while child.poll() is None:
+        try:
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{child.pid}/status").read_text())
+        except OSError:
+            break
+        peak = max(peak, int(found.group(1)) * 1024 if found else 0)
+        time.sleep(0.002)
+    message, status = child.stderr.read(), child.wait()
     speed = re.search(r"generation: .*?([\d.]+) tokens/s", message)
     if status or not speed:
         sys.exit(f"{program}: {message.strip()}")
-    return float(speed.group(1)), usage.ru_maxrss * 1024
+    return float(speed.group(1)), peak
 
 
 def main() -> None:
