@@ -194,6 +194,30 @@ def alibi_bias(slope, distance, n: int = 15) -> np.ndarray:
     return np.minimum(rshift_round(_i64(slope) * _i64(distance), n), 2**30)
 
 
+def alibi_row(scores, slope: int, n: int, position: int, key_positions, symmetric: bool = False) -> np.ndarray:
+    """int32 scores [k] of one query and head less their ALiBi biases, clamped to int32; positions 0 … 2^31 − 1."""
+    away = int(position) - _i64(key_positions)
+    return sat32(_i64(scores) - alibi_bias(slope, np.abs(away) if symmetric else np.maximum(away, 0), n))
+
+
+def rope_rotate(a, b, c, s, m: int, n: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """The pair (a, b) turned by (c, s), times m·2^−n, rounded once and clamped to ±limit. a, b, c, s int16, m int32."""
+    a, b, c, s = (_i64(v) for v in (a, b, c, s))
+    sums = a * c - b * s, a * s + b * c  # at most 2^31, so the product with m is at most 2^62
+    turned = [np.clip(rshift_round(y * np.int64(m), n), -limit, limit) for y in sums]
+    return turned[0], turned[1]
+
+
+def t5_bucket(thresholds, exact: int, side: int, key_minus_query) -> np.ndarray:
+    """T5 bucket of key − query (int32): distances below `exact` have their own, the others one per threshold passed; keys after
+    the query add `side`, or count as distance 0 when that is 0."""
+    relative = _i64(key_minus_query)
+    distance = np.where(relative > 0, relative if side > 0 else 0, -relative)
+    far = exact + np.searchsorted(_i64(thresholds), distance, side="right")
+    bucket = np.where(distance < exact, distance, far)
+    return np.minimum(bucket + np.where(relative > 0, side, 0), INT32_MAX)
+
+
 def narrow16(x) -> tuple[np.ndarray, np.ndarray]:
     """Block floating point along the last axis: int32 [..., n] → (q [..., n] with |q| <= 32639, s [...]), x ≈ q·2^s."""
     x = _i64(x)

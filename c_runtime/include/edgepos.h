@@ -179,6 +179,52 @@ uint64_t ep_rope_phase(uint32_t position, uint64_t increment);
 /* ALiBi bias in log2 units with 16 fractional bits: slope = slope * log2(e) * 2^31 and shift 15. */
 int64_t ep_alibi_bias(uint32_t slope, uint32_t distance, int32_t shift);
 
+/* cos and sin [pairs] of a position, scaled by 32767, from its increments (turns * 2^64 per position).
+ * EP_ERR_POSITION for a negative position. */
+ep_status ep_rope_row(int32_t position, const uint64_t *increments, int32_t pairs, int16_t *cosine, int16_t *sine);
+/* The same where a position has coordinates (M-RoPE, axial): pair j turns with positions[axis[j]]. EP_ERR_ARGUMENT for an
+ * axis[j] that is not below n_axes; nothing is written then. */
+ep_status ep_rope_row_axes(const int32_t *positions, int32_t n_axes, const uint8_t *axis, const uint64_t *increments,
+                           int32_t pairs, int16_t *cosine, int16_t *sine);
+
+#define EP_ROPE_HALF 0        /* component j turns with j + pairs */
+#define EP_ROPE_INTERLEAVED 1 /* component 2j turns with 2j + 1 */
+#define EP_Q15_AMP_M 1073774593 /* 1/32767 = EP_Q15_AMP_M * 2^-EP_Q15_AMP_SHIFT */
+#define EP_Q15_AMP_SHIFT 45
+
+/* How the heads of one token are rotated. */
+typedef struct ep_rotation {
+  int32_t heads;    /* vectors; 0 does nothing */
+  int32_t head_dim; /* components of each */
+  int32_t stride;   /* elements from the start of a vector to that of the next, at least head_dim */
+  int32_t pairs;    /* rotated pairs, 2 * pairs <= head_dim; the components after them stay as they are */
+  int32_t layout;   /* EP_ROPE_HALF or EP_ROPE_INTERLEAVED */
+  int32_t amp_m;    /* attention factor / full scale of cos and sin = amp_m * 2^-amp_shift */
+  int32_t amp_shift; /* 1 ... 63 */
+} ep_rotation;
+
+/* Rotate x[h * stride ... + head_dim) for h < heads in place by one row of cos and sin [pairs], at any scale of x. The sums are
+ * exact, rounded half up once, and saturate at +-32767 (int16) or +-127 (int8): nothing wraps, whatever the numbers.
+ * EP_ERR_ARGUMENT for a null pointer or sizes that contradict each other; nothing has changed then. */
+ep_status ep_rope_rotate_s16(int16_t *x, const int16_t *cosine, const int16_t *sine, const ep_rotation *how);
+ep_status ep_rope_rotate_s8(int8_t *x, const int16_t *cosine, const int16_t *sine, const ep_rotation *how);
+
+/* scores[j] -= ALiBi bias of key j, clamped to int32, for the n keys of one query and head: log2 units, 16 fractional bits.
+ * key_positions: NULL for 0, 1, ... n - 1. Keys after the query get no bias, or with symmetric = 1 that of their distance.
+ * EP_ERR_POSITION for a negative position; nothing has changed then. */
+ep_status ep_alibi_row(int32_t *scores, const int32_t *key_positions, int32_t n, int32_t position, uint32_t slope, int32_t shift,
+                       int symmetric);
+
+/* T5 bucket of key position - query position: distances below `exact` have their own, the others one per threshold passed
+ * (n ascending numbers, as `edgepos tables t5` writes them). side: what keys after the query add; 0: they count as distance 0.
+ * Any arguments give a number in 0 ... 2^31 - 1; NULL counts as no thresholds, negative sizes as 0. */
+int32_t ep_t5_bucket(const uint32_t *thresholds, int32_t n, int32_t exact, int32_t side, int32_t key_minus_query);
+
+/* *found gets the address of a row of a table [rows][row_bytes]. EP_ERR_POSITION when the table has no such row. */
+ep_status ep_table_row(const void *table, int32_t rows, size_t row_bytes, int32_t row, const void **found);
+/* The row of an int8 table [rows][width] as int16, which is what the rotations take. */
+ep_status ep_table_row_s8(const int8_t *table, int32_t rows, int32_t width, int32_t row, int16_t *out);
+
 /* ---- digest --------------------------------------------------------------------------------------------------- */
 
 #define EP_DIGEST_INIT 14695981039346656037ull

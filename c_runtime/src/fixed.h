@@ -32,12 +32,16 @@ static inline int64_t ep_lshift_sat(int64_t x, int32_t n) {
   return x < 0 ? INT64_MIN : INT64_MAX;
 }
 
+/* floor(x / 2^n + 1/2) for 1 <= n <= 63. */
+static inline int64_t ep_rshift_round_by(int64_t x, int32_t n) {
+  int64_t v = x >> (n - 1);
+  return (v >> 1) + (v & 1);
+}
+
 /* floor(x / 2^n + 1/2): the one rounding rule. */
 static inline int64_t ep_rshift_round(int64_t x, int32_t n) {
   if (n <= 0) return n == 0 ? x : ep_lshift_sat(x, n > -64 ? -n : 64);
-  if (n >= 64) return 0;
-  int64_t v = x >> (n - 1);
-  return (v >> 1) + (v & 1);
+  return n >= 64 ? 0 : ep_rshift_round_by(x, n);
 }
 
 /* floor(a * m / 2^n + 1/2) clamped to int64 after it is known to be far outside int32: the exact product, rounded once. */

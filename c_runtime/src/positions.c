@@ -30,3 +30,30 @@ int64_t ep_alibi_bias(uint32_t slope, uint32_t distance, int32_t shift) {
   int64_t bias = ep_rshift_round((int64_t)slope * (int64_t)distance, shift);
   return bias < (int64_t)1 << 30 ? bias : (int64_t)1 << 30;
 }
+
+static void put(uint64_t phase, int16_t *cosine, int16_t *sine) {
+  int32_t c, s;
+  ep_sincos_q15(phase, &c, &s);
+  *cosine = (int16_t)c;
+  *sine = (int16_t)s;
+}
+
+ep_status ep_rope_row(int32_t position, const uint64_t *increments, int32_t pairs, int16_t *cosine, int16_t *sine) {
+  if (pairs < 0 || (pairs > 0 && (!increments || !cosine || !sine))) return EP_ERR_ARGUMENT;
+  if (position < 0) return EP_ERR_POSITION;
+  for (int32_t j = 0; j < pairs; j++) put(ep_rope_phase((uint32_t)position, increments[j]), cosine + j, sine + j);
+  return EP_OK;
+}
+
+ep_status ep_rope_row_axes(const int32_t *positions, int32_t n_axes, const uint8_t *axis, const uint64_t *increments,
+                           int32_t pairs, int16_t *cosine, int16_t *sine) {
+  if (pairs < 0 || n_axes < 0 || (n_axes > 0 && !positions) || (pairs > 0 && (!axis || !increments || !cosine || !sine)))
+    return EP_ERR_ARGUMENT;
+  for (int32_t j = 0; j < pairs; j++)
+    if (axis[j] >= n_axes) return EP_ERR_ARGUMENT;
+  for (int32_t a = 0; a < n_axes; a++)
+    if (positions[a] < 0) return EP_ERR_POSITION;
+  for (int32_t j = 0; j < pairs; j++)
+    put(ep_rope_phase((uint32_t)positions[axis[j]], increments[j]), cosine + j, sine + j);
+  return EP_OK;
+}

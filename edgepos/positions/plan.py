@@ -12,7 +12,7 @@ import mpmath
 import numpy as np
 
 from ..errors import FormatError, UnsupportedError
-from ..fixedpoint import mantissa_shift, requant, rope_phase, sincos_q15
+from ..fixedpoint import mantissa_shift, rope_phase, rope_rotate, sincos_q15
 from .angles import EXACT_PREC
 from .exact import rounded_cos_sin
 from .phase_proof import FULL_SCALE, bound_of, phase_terms, runtime_interpolation
@@ -73,23 +73,28 @@ class RotationPlan:
     def rotate_int16(self, x, positions) -> np.ndarray:
         """int16 [..., head_dim] rotated to its positions, int16 with saturation at ±32767; nothing wraps.
 
-        The products are summed exactly and rounded once by `requant`, as in the ROPE operator. Components beyond
-        rotary_dim are copied. positions broadcast against x.shape[:-1]. Pairs whose length times the attention factor is at
-        most 32767 − rotation_bound() never saturate. Raises FormatError for another dtype, ContextError for a position out of range.
+        rope_rotate of docs/arithmetic.md: the products are summed exactly and rounded once, as in the ROPE operator.
+        Components beyond rotary_dim are copied. positions broadcast against x.shape[:-1]. Pairs whose length times the attention
+        factor is at most 32767 − rotation_bound() never saturate. Raises FormatError for another dtype, ContextError for a
+        position out of range.
         """
+        return self._rotate(x, positions, np.int16)
+
+    def rotate_int8(self, x, positions) -> np.ndarray:
+        """int8 [..., head_dim] rotated to its positions, int8 with saturation at ±127; otherwise as `rotate_int16`."""
+        return self._rotate(x, positions, np.int8)
+
+    def _rotate(self, x, positions, dtype: type) -> np.ndarray:
         x = np.asarray(x)
-        if x.dtype != np.int16:
-            raise FormatError(f"vector has dtype {x.dtype}; allowed is int16")
-        a, b = (part.astype(np.int64) for part in self.spec.split(x))
-        c, s = (t.astype(np.int64) for t in self.cos_sin(positions))
-        m, n = self.amplitude()
-        turned = [np.clip(requant(y, m, n), -INT16_MAX, INT16_MAX) for y in (a * c - b * s, a * s + b * c)]
-        return self.spec.join(*(t.astype(np.int16) for t in turned), x[..., self.spec.rotary_dim :])
+        if x.dtype != dtype:
+            raise FormatError(f"vector has dtype {x.dtype}; allowed is {np.dtype(dtype)}")
+        turned = rope_rotate(*self.spec.split(x), *self.cos_sin(positions), *self.amplitude(), np.iinfo(dtype).max)
+        return self.spec.join(*(t.astype(dtype) for t in turned), x[..., self.spec.rotary_dim :])
 
     def rotation_bound(self, largest: int = INT16_MAX) -> float:
-        """Proven largest error of a component of `rotate_int16` that did not saturate, in units of the input.
+        """Proven largest error of a component of `rotate_int16` or `rotate_int8` that did not saturate, in units of the input.
 
-        Against the exact rotation, for components up to `largest`: |x_a·δcos| + |x_b·δsin| with both errors at the bound,
+        Against the exact rotation, for components up to `largest` (127 for int8): |x_a·δcos| + |x_b·δsin| with both errors at the bound,
         the amplitude's rounding (2^−31 relative), and the final rounding.
         """
         factor = self.spec.attention_factor * (1 + 2.0**-40)  # more than all float64 roundings here

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import ContextError, FormatError
+from ..fixedpoint import t5_bucket
 from .spec import Spec, check_count, check_flag
 
 MAX_BUCKETS = 512
@@ -80,11 +81,7 @@ class T5Bias(Spec):
         count from side_buckets on when bidirectional, else as distance 0.
         """
         relative = check_whole("key_minus_query", key_minus_query)
-        after = relative > 0
-        distance = np.abs(relative) if self.bidirectional else np.maximum(-relative, 0)
-        large = self.exact_buckets + np.searchsorted(np.array(self.thresholds, dtype=np.int64), distance, side="right")
-        side = np.where(distance < self.exact_buckets, distance, large)
-        return side + np.where(after, self.side_buckets, 0) if self.bidirectional else side
+        return t5_bucket(self.thresholds, self.exact_buckets, self.side_buckets if self.bidirectional else 0, relative)
 
     def index(self, query_positions, key_positions) -> np.ndarray:
         """Row of the learned table of each query and key, int64 [q, k]."""
