@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..program import HALF, INTERLEAVED, KV, NONE, PARAMETERS, Header, Op, Operation, Program, Value
+from ..program import HALF, INTERLEAVED, KV, NONE, PARAMETERS, POSITIONS, Header, Op, Operation, Program, Value
 from . import activations, constants
 from .options import Options
 from .plan import head_start
-from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Rotate, Step
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
 from .weights import quantize
 
 NAME_BYTES = 63  # a GGUF name is at most 64 bytes with its terminator in other readers
@@ -104,6 +104,12 @@ class Assembly:
         tensors = (*self._matrix(step.weight), NONE)
         self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, name=step.name))
 
+    def _place(self, step: Place) -> None:
+        rows, factors = constants.position_rows(step.spec, self.source.read(step.table))
+        tensors = (self.add_tensor(step.table, rows), NONE, self.add_tensor(suffixed(step.table, ROW_SCALES), factors), NONE)
+        params = {"source": POSITIONS, "offset": step.offset}
+        self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, params=params, name=step.name))
+
     def _norm(self, step: Norm) -> None:
         key = ("gamma", step.gamma)
         if key not in self._shared:
@@ -142,17 +148,19 @@ class Assembly:
         self.program.kv.append(KV(step.kv_heads, step.k_dim, step.v_dim))
         write = Operation(Op.KV_WRITE, ins=self._ins(step.k, step.v), params={"layer": step.layer}, name=f"{step.name}.cache")
         self._append(step, write)
-        slopes, shift = NONE, 0
+        slopes, bias, shift = NONE, NONE, 0
         if step.slopes is not None:
             integers, shift = constants.alibi_slopes(self.source.read(step.slopes).ravel())
             slopes = self._share(("slopes", step.slopes), step.slopes, lambda: integers)
+        if step.bias is not None:
+            bias = self._share(("bias", step.bias), step.bias, lambda: constants.bias_table(self.source.read(step.bias)))
         params = {
             "layer": step.layer,
             "heads": step.heads,
             "w": constants.probability_bits(self.options.context),
             "alibi_shift": shift,
         }
-        op = Operation(Op.ATTENTION, self._define(step), self._ins(step.q), (slopes, NONE, NONE, NONE), params, step.name)
+        op = Operation(Op.ATTENTION, self._define(step), self._ins(step.q), (slopes, bias, NONE, NONE), params, step.name)
         self._append(step, op)
 
     # ---- what depends on F
@@ -192,6 +200,7 @@ class Assembly:
 
 _BUILDERS = {
     Embed: Assembly._embed,
+    Place: Assembly._place,
     Norm: Assembly._norm,
     Linear: Assembly._linear,
     Add: Assembly._add,

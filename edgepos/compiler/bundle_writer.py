@@ -12,13 +12,13 @@ from pathlib import Path
 from .. import export
 from ..errors import EdgePosError
 from ..export import CanonicalModel
-from ..positions import emit
 from ..report.build import dumps
 from ..report.markdown import render
 from ..resources import c_runtime_dir
 from . import gguf_file, manifest, onnx_out
 from . import options as option_rules
 from .pipeline import Compiled, compile_model
+from .position_tables import emit_tables
 
 GGUF_TOKENIZER = {"bpe-bytelevel": "gpt2", "bpe-spm": "llama"}
 RUNTIME_LEFT_OUT = ("tests", "tools", "fuzz")  # of the top folder
@@ -74,7 +74,7 @@ def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled) -> None:
     model = folder / "model.gguf"
     data_start = gguf_file.write(model, program, _facts(canonical, compiled))
     onnx_out.write(folder / "model.onnx", canonical.model, compiled.source, program, data_start)
-    tables = emit.emit(compiled.source.positions(), folder / "tables", compiled.options.context)
+    tables = emit_tables(compiled.source, folder / "tables", compiled.options.context)
     _copy_runtime(folder / "runtime")
     memory = manifest.memory(program, model.stat().st_size, _arena_bytes(model, manifest.contexts(program)))
     report = manifest.report(canonical, compiled, memory, tables)

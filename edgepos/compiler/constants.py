@@ -7,8 +7,10 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..fixedpoint import INT32_MAX, INT32_MIN, bitlen, mantissa_shift, round_half_up
-from ..positions import Alibi, Rope
+from ..positions import Alibi, Learned, LearnedPlan, Rope, Sinusoidal, SinusoidalPlan
 from ..positions.alibi_plan import SlopePlan
+from ..positions.bias_plan import bias_integers
+from ..program import GROUP
 
 PRECISION = 200
 
@@ -82,3 +84,31 @@ def alibi_spec(slopes: np.ndarray) -> Alibi:
     if (slopes == paper.slopes().astype(np.float32)).all():
         return paper
     return Alibi(len(slopes), user_slopes=tuple(float(s) for s in slopes))
+
+
+def position_rows(spec: Learned | Sinusoidal, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(int16 [rows, K], int32 [rows, 2] of (m, h)) of a float32 table [rows, d] added to embeddings, K padded to whole groups.
+
+    Sinusoids are rounded from their exact values, all rows with one scale; learned rows have a scale each.
+    """
+    if isinstance(spec, Sinusoidal):
+        plan = SinusoidalPlan(spec, len(table), 16)
+        rows = plan.table(np.arange(len(table)))
+        with mpmath.workprec(PRECISION):
+            scale = mantissa_shift(mpmath.mpf(spec.scale) / plan.full_scale)
+        factors = np.tile(np.array(scale, np.int32), (len(table), 1))
+    else:
+        plan = LearnedPlan(spec, table, 16)
+        rows, factors = plan.table, plan.factors
+    padding = -rows.shape[1] % GROUP
+    return np.pad(rows, ((0, 0), (0, padding))).astype(np.int16), factors
+
+
+def bias_table(by_distance: np.ndarray) -> np.ndarray:
+    """The bias of ATTENTION, int32 [heads, n], from float32 [n, heads] by distance."""
+    return np.ascontiguousarray(bias_integers(by_distance).T)
+
+
+def bias_floats(integers: np.ndarray) -> np.ndarray:
+    """The float32 [n, heads] that `bias_table` stands for."""
+    return (np.ldexp(integers.T.astype(np.float64), -16) * np.log(2)).astype(np.float32)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ..program import NONE, Op, Operation, Program
-from .constants import gamma_floats
+from .constants import bias_floats, gamma_floats
 from .weights import dequantize
 
 
 def dequantized_weights(program: Program) -> dict[str, np.ndarray]:
-    """Initializer name → float32: matrices [rows, cols] and vectors [d] of every EMBED, NORM and LINEAR.
+    """Initializer name → float32: matrices [rows, cols] and vectors [d] of every EMBED, NORM and LINEAR, biases of every ATTENTION.
 
-    Names are those of the tensors, which are the initializers' names up to 63 bytes. Position tables are not weights and are left out.
+    Names are those of the tensors, which are the initializers' names up to 63 bytes. Tables of rotations and slopes are left out.
     A bias that several operators share in the source is given once, as its first user has it.
     """
     weights: dict[str, np.ndarray] = {}
@@ -37,6 +37,8 @@ def _parts(program: Program, op: Operation):
         yield t[0], lambda: gamma_floats(arrays[t[0]], op.params["out_shift"] + program.values[op.out].f)
         if t[1] != NONE:
             yield t[1], lambda: fixed_floats(arrays[t[1]], program.values[op.out].f)
+    elif op.code == Op.ATTENTION and t[1] != NONE:
+        yield t[1], lambda: bias_floats(arrays[t[1]])
 
 
 def fixed_floats(raw: np.ndarray, f: int) -> np.ndarray:

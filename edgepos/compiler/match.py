@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from ..errors import UnsupportedError
 from .match_positions import alibi_slopes_of, rope_of
+from .match_tables import BIAS, bias_of, is_part, rows_of
 from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, value_name
-from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Rotate, Step
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
 
 OPSET = 23
 SUPPORTED = (
@@ -49,7 +50,7 @@ class _Matcher:
                 continue
             if node.domain not in ("", "ai.onnx"):
                 raise refuse(node, f"operator of domain '{node.domain}'", "the standard ONNX operators")
-            if node.op_type in MASK_OPS or "edgepos.alibi" in node.metadata_props:
+            if node.op_type in MASK_OPS or "edgepos.alibi" in node.metadata_props or is_part(node, self.inputs):
                 self.waiting[node] = None
             elif node.op_type not in _OPERATORS:
                 raise refuse(node, "operator not known here", SUPPORTED)
@@ -126,14 +127,26 @@ class _Matcher:
         attributes(node, axis=0)
         input_count(node, 2)
         weight = float_initializer(node, 0, rank=2)
+        add = node.inputs[1].producer() if node.inputs[1] is not None else None
+        if add in self.waiting and add.op_type == "Add":
+            self._place(node)
+            return
         if node.inputs[1] is not self.inputs["input_ids"]:
-            raise refuse(node, f"indices are {describe(node.inputs[1])}", "input_ids")
+            raise refuse(node, f"indices are {describe(node.inputs[1])}", "input_ids, or position_ids plus an offset")
         rows, width = const_shape(node.inputs[0])
         if any(isinstance(step, Embed) for step in self.steps):
             raise refuse(node, "a second embedding", "one embedding of input_ids")
         self.rows = rows
         out = node.outputs[0]
         self._emit(Embed(node.name, value_name(out), width, weight), out)
+
+    def _place(self, node: ir.Node) -> None:
+        table, spec, offset, add = rows_of(node, self.inputs)
+        if any(isinstance(step, Place) for step in self.steps):
+            raise refuse(node, "a second table of positions", "one table of positions")
+        self.done.add(add)
+        out = node.outputs[0]
+        self._emit(Place(node.name, value_name(out), const_shape(node.inputs[0])[1], table, spec, offset), out)
 
     def _rmsnormalization(self, node: ir.Node) -> None:
         self._norm(node, center=False)
@@ -272,17 +285,23 @@ class _Matcher:
         scale = found.get("scale", 0.0) or k_dim**-0.5
         if not 0 < scale < float("inf"):
             raise refuse(node, f"scale {scale}", "a finite number above 0")
-        slopes = None
-        if node.inputs[3] is not None:
+        slopes = bias = relative = None
+        mask = node.inputs[3]
+        if mask is not None and mask.producer() is not None and BIAS in mask.producer().metadata_props:
+            if any(isinstance(step, Rotate) and step.out == q.name for step in self.steps):
+                raise refuse(node, "rotary positions and a relative bias", "one position encoding per layer")
+            bias, relative, parts = bias_of(node, mask, heads, self.inputs)
+            self.done.update(parts)
+        elif mask is not None:
             if any(isinstance(step, Rotate) for step in self.steps):
                 raise refuse(node, "rotary positions and an ALiBi mask", "one position encoding")
-            slopes, parts = alibi_slopes_of(node, node.inputs[3], heads, self.inputs)
+            slopes, parts = alibi_slopes_of(node, mask, heads, self.inputs)
             self.done.update(parts)
         out = node.outputs[0]
         self._emit(
             Attend(
                 node.name, value_name(out), heads * v_dim, value_name(q), value_name(k), value_name(v),
-                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes,
+                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative,
             ),
             out,
         )  # fmt: skip

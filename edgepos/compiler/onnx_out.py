@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ..positions import Rope, TablePlan
 from ..program import GROUP, NONE, Operation, Program
-from .steps import Attend, Embed, FloatProgram, Linear, Norm
+from .steps import Attend, Embed, FloatProgram, Linear, Norm, Place, Rotate
 from .weights import row_scales
 
 LOCATION = "model.gguf"
@@ -43,9 +43,13 @@ def build(model: ir.Model, source: FloatProgram, program: Program, data_start: i
                 rewriter.vector(step.beta, op.tensors[1], 2.0 ** -program.values[op.out].f)
         if isinstance(step, Attend) and step.slopes is not None:
             rewriter.slopes(step.slopes, op)
-    spec = source.positions()
-    if isinstance(spec, Rope):
-        rewriter.tables(spec, program.header.context)
+        if isinstance(step, Attend) and step.bias is not None:
+            rewriter.bias(step.bias, op)
+        if isinstance(step, Place):
+            rewriter.matrix(step.table, op, step.width)
+    rotation = next((step.spec for step in source.steps if isinstance(step, Rotate)), None)
+    if rotation is not None:
+        rewriter.tables(rotation, program.header.context)
     rewriter.finish()
     model.metadata_props["edgepos.context"] = str(program.header.context)
     return model
@@ -104,13 +108,13 @@ class _Rewriter:
     # ---- what is replaced
 
     def matrix(self, name: str, op: Operation, cols: int) -> None:
-        """int8 rows with float row scales, or with int16 group scales times float row scales."""
+        """int8 (of positions: int16) rows with float row scales, or with int16 group scales times float row scales."""
         if name in self.replaced:
             return
         w, groups, rows = op.tensors[:3]
         shape = self.program.arrays[w].shape
         scale = row_scales(self.program.arrays[rows]).astype(np.float32)
-        data = self.external(w, f"{name}.int8")
+        data = self.external(w, f"{name}.{self.program.arrays[w].dtype.name}")
         if groups == NONE:
             value = self.node("DequantizeLinear", [data, self.constant(f"{name}.row", scale)], f"{name}.full", shape, axis=0)
         else:
@@ -144,6 +148,16 @@ class _Rewriter:
         for user, index in tuple(old.uses()):
             user.replace_input_with(index, value)
         self.replaced[name] = value
+
+    def bias(self, name: str, op: Operation) -> None:
+        """A relative bias from its int32 [heads, n], as [n, heads] in natural units."""
+        if name in self.replaced:
+            return
+        data = self.external(op.tensors[1], f"{name}.int32")
+        heads, n = self.program.arrays[op.tensors[1]].shape
+        step = self.constant(f"{name}.scale", np.array(np.log(2) * 2.0**-16, np.float32))
+        natural = self.node("DequantizeLinear", [data, step], f"{name}.heads", (heads, n))
+        self.replace(name, self.node("Transpose", [natural], f"{name}.full", (n, heads), perm=[1, 0]))
 
     def tables(self, spec: Rope, context: int) -> None:
         """cos and sin as int16 [context, pairs], correctly rounded."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..positions import NoPosition, Rope, Spec
+from ..positions import Hybrid, Learned, NoPosition, RelativeBias, Rope, Sinusoidal, Spec, T5Bias
 from .constants import alibi_spec
 
 
@@ -31,6 +31,15 @@ class Step:
 @dataclass(frozen=True)
 class Embed(Step):
     weight: str
+
+
+@dataclass(frozen=True)
+class Place(Step):
+    """The row position + offset of a table of positions."""
+
+    table: str
+    spec: Learned | Sinusoidal
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,10 @@ class Mul(_Binary):
 
 @dataclass(frozen=True)
 class Attend(Step):
-    """Causal attention with the KV cache of `layer`. slopes: ALiBi initializer or None."""
+    """Causal attention with the KV cache of `layer`.
+
+    slopes: ALiBi initializer or None. bias: initializer of a relative bias by distance [n, heads] or None; relative: its spec.
+    """
 
     q: str
     k: str
@@ -105,6 +117,8 @@ class Attend(Step):
     v_dim: int
     scale: float
     slopes: str | None
+    bias: str | None = None
+    relative: T5Bias | RelativeBias | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -137,10 +151,15 @@ class FloatProgram:
         return [step for step in self.steps if isinstance(step, Attend)]
 
     def positions(self) -> Spec:
-        """The position encoding of the model."""
-        for step in self.steps:
-            if isinstance(step, Rotate):
-                return step.spec
-            if isinstance(step, Attend) and step.slopes is not None:
-                return alibi_spec(self.read(step.slopes).ravel())
-        return NoPosition()
+        """The position encoding of the model; a Hybrid where layers differ or one adds to what the embeddings have."""
+        rotations = {step.out: step.spec for step in self.steps if isinstance(step, Rotate)}
+        layers = [self._layer_positions(step, rotations) for step in self.layers()]
+        added = next((step.spec for step in self.steps if isinstance(step, Place)), NoPosition())
+        if any(layer != layers[0] for layer in layers) or NoPosition() not in (added, layers[0]):
+            return Hybrid(added, tuple(layers))
+        return added if layers[0] == NoPosition() else layers[0]
+
+    def _layer_positions(self, step: Attend, rotations: dict[str, Rope]) -> Spec:
+        if step.slopes is not None:
+            return alibi_spec(self.read(step.slopes).ravel())
+        return step.relative or rotations.get(step.q, NoPosition())

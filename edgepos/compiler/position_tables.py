@@ -1,0 +1,37 @@
+"""The tables/ folder of a bundle: the position encoding of a program as tables for other runtimes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..positions import Hybrid, NoPosition, Spec, emit
+from ..positions.distances import learned_rows
+from .steps import Attend, FloatProgram, Place
+
+
+def emit_tables(source: FloatProgram, folder: Path, context: int) -> list[dict]:
+    """Write the tables of every encoding in the model; returns what `positions.emit.emit` returns for each.
+
+    Of a hybrid with more than one encoding, each has a sub-folder named after it.
+    """
+    parts = [(spec, weights) for spec, weights in encodings(source) if spec != NoPosition()]
+    results = []
+    for spec, weights in parts:
+        target = folder if len(parts) == 1 else folder / spec.encoding
+        results += emit.emit(spec, target, context, weights=weights)
+    return results
+
+
+def encodings(source: FloatProgram) -> list[tuple[Spec, np.ndarray | None]]:
+    """(spec, the model's learned table or None) of each different encoding."""
+    spec = source.positions()
+    specs = (spec.embedding, *spec.kinds()) if isinstance(spec, Hybrid) else (spec,)
+    learned: dict[Spec, np.ndarray] = {}
+    for step in source.steps:
+        if isinstance(step, Place):
+            learned[step.spec] = source.read(step.table)
+        if isinstance(step, Attend) and step.bias is not None and step.relative not in learned:
+            learned[step.relative] = learned_rows(step.relative, source.read(step.bias))
+    return [(part, learned.get(part)) for part in dict.fromkeys(specs)]
