@@ -1,5 +1,5 @@
 # make demo    export a tiny model, run it, measure it (its own environment in .venv)
-# make test    C tests and Python tests
+# make test    C tests (with sanitizers too), faults that the tests must see, Python tests
 # make fuzz    libFuzzer over hostile model files, FUZZ_SECONDS each (needs clang)
 # make clean
 
@@ -14,6 +14,8 @@ TEST_GROUPS ?= \
   export:600:test_export_* \
   positions:900:test_positions_* \
   compiler:900:test_compiler_* \
+  boards:600:test_boards* \
+  objects:300:test_runtime_objects* \
   runtime:600:test_runtime_* \
   tokenizer:300:test_tokenizer* \
   other:1200:test_*
@@ -22,17 +24,25 @@ PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 SOURCES := CMakeLists.txt pyproject.toml $(shell find edgepos export c_runtime examples/tiny -type f \
   -not -path '*/__pycache__/*' -not -path 'edgepos/export' -not -name '*.so')
 
-.PHONY: demo test ctest pytest fuzz clean
+.PHONY: demo test ctest sanitize mutations pytest fuzz clean
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/edgepos demo
 
-test: ctest pytest
+test: ctest sanitize mutations pytest
 
 ctest:
 	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release >/dev/null
 	@cmake --build $(BUILD) --parallel 2 >/dev/null
 	@ctest --test-dir $(BUILD) --output-on-failure
+
+sanitize:
+	@cmake -S . -B build/sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DEDGEPOS_SANITIZE=ON >/dev/null
+	@cmake --build build/sanitize --parallel 2 >/dev/null
+	@ctest --test-dir build/sanitize --output-on-failure
+
+mutations: $(VENV)/.tests
+	@timeout 600 $(VENV)/bin/python tests/mutations.py
 
 # The installed package is what is tested: pytest without `python -m` leaves the checkout out of its path.
 pytest: $(VENV)/.tests $(VENV)/.installed

@@ -1,0 +1,93 @@
+"""The faults of mutations.py: each a place in the source, found exactly once, and what is written there instead."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+EQUALITY_TESTS = ("test_engines.py", "test_fixed_c.py")
+SPECIFICATION_TESTS = ("test_fixedpoint.py", "test_golden.py")
+ALIBI_TESTS = ("test_compiler_constants.py", "test_positions_alibi.py")
+C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`old` becomes `new` in `file`. tests: files that must notice, besides C_TESTS."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = EQUALITY_TESTS
+
+    def apply(self, text: str) -> str:
+        if text.count(self.old) != 1:
+            raise SystemExit(f"mutation {self.name}: {self.old!r} is {text.count(self.old)} times in {self.file}, once expected; bring it up to date")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Entry(Mutation):
+    """Adds to one entry of the C table `old`; `new` is "INDEX+NUMBER"."""
+
+    def apply(self, text: str) -> str:
+        match = re.search(rf"\b{self.old}\[\d+\] = \{{([^}}]*)\}}", text)
+        if not match:
+            raise SystemExit(f"mutation {self.name}: table {self.old} was not found in {self.file}; bring it up to date")
+        index, delta = map(int, self.new.split("+"))
+        numbers = [int(word) for word in match[1].replace("\n", " ").split(",") if word.strip()]
+        numbers[index] += delta
+        return text[: match.start(1)] + ", ".join(map(str, numbers)) + text[match.end(1) :]
+
+
+_SRC = "c_runtime/src/"
+MUTATIONS = (
+    # Rounding constants and saturations.
+    Mutation("rshift_round rounds down", _SRC + "fixed.h", "int64_t v = x >> (n - 1);\n  return (v >> 1) + (v & 1);", "return x >> n;"),
+    Mutation(
+        "requant rounds down", _SRC + "fixed.h",
+        "int64_t v = hi >> (s > 63 ? 63 : s);\n    return (v >> 1) + (v & 1);", "int64_t v = hi >> (s > 63 ? 63 : s);\n    return v >> 1;",
+    ),
+    Mutation(
+        "small requant rounds down", _SRC + "fixed.h",
+        "(lo >> s);\n    return (v >> 1) + (v & 1);", "(lo >> s);\n    return v >> 1;",
+    ),
+    Mutation("division rounds down", _SRC + "fixed.h", "(q + (r >= d - r))", "(q)"),
+    Mutation("division of negative numbers rounds away", _SRC + "fixed.h", "q += r > d - r;", "q += r >= d - r;"),
+    Mutation("sat32 wraps at the top", _SRC + "fixed.h", "return x > INT32_MAX ? INT32_MAX : x < INT32_MIN", "return x < INT32_MIN"),
+    Mutation("sat32 wraps at the bottom", _SRC + "fixed.h", ": x < INT32_MIN ? INT32_MIN : (int32_t)x", ": (int32_t)x"),
+    Mutation("saturations are not counted", _SRC + "fixed.h", "*count += y != x;", "(void)count;"),
+    Mutation("requant far outside wraps", _SRC + "fixed.h", "if (top < -4 || top > 3) return far;", ""),
+    Mutation("bias is added without saturation", _SRC + "exec.c", "y[i] = ep_sat32_count((int64_t)y[i] + beta[i], &s->saturations)", "y[i] = (int32_t)((uint32_t)y[i] + (uint32_t)beta[i])"),
+    Mutation("Narrow reaches 32767", _SRC + "fixed.h", "> 32639) s++", "> 32767) s++"),
+    # Tables.
+    Entry("a quarter-wave entry", _SRC + "constants.h", "EP_QUARTER", "100+40000"),
+    Entry("an exp2 entry", _SRC + "constants.h", "EP_EXP2", "77+64"),
+    # Operators.
+    Mutation("no epsilon", _SRC + "exec.c", "ep_rsqrt(squares + (uint64_t)epsilon)", "ep_rsqrt(squares)"),
+    Mutation("LayerNorm without its mean", _SRC + "exec.c", "(int64_t)d * x - sum : x", "(int64_t)d * x : x"),
+    Mutation("RoPE turns backwards", _SRC + "exec.c", "a * cosine - b * sine, m", "a * cosine + b * sine, m"),
+    Mutation("RoPE layouts swapped", _SRC + "exec.c", "second = interleaved ? 2 * j + 1 : j + pairs", "second = interleaved ? j + pairs : 2 * j + 1"),
+    Mutation("positions one late", _SRC + "exec.c", "(uint32_t)s->positions[s->length + t], y", "(uint32_t)s->positions[s->length + t] + 1, y"),
+    Mutation("activations without interpolation", _SRC + "exec.c", "if (f) y += (", "if (0) y += ("),
+    Mutation("group scales one off", _SRC + "kernels/generic.c", "dot32(w + c, x + c) * g[c / 32]", "dot32(w + c, x + c) * g[(c + 32) % cols / 32]"),
+    # Attention.
+    Mutation("GQA head map swapped", _SRC + "attention.c", "h / (heads / l->heads)", "h % l->heads"),
+    Mutation("a query does not see itself", _SRC + "attention.c", "slot + 1", "(slot ? slot : 1)"),
+    Mutation("kv8 scales are not folded", _SRC + "attention.c", "p[j] = ep_requant((int64_t)p[j] * av[j], r.m, r.e, &never)", "(void)never"),
+    Mutation("kv16 shifts are not folded", _SRC + "attention.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - sv[j])", "(void)sv"),
+    Mutation("ALiBi of another head", _SRC + "attention.c", "[a->head]", "[a->head ? a->head - 1 : 1]"),
+    Mutation("ALiBi from the slot, not the position", _SRC + "attention.c", "a.position = b->s->positions[slot]", "a.position = slot"),
+    # Choices.
+    Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= lane->best", "lane->tile[r - row] < lane->best"),
+    Mutation("argmax over threads takes the last of equals", _SRC + "head.c", "lane->best > best->best", "lane->best >= best->best"),
+    Mutation("sampling takes the last of equals", _SRC + "sample.c", "logits[i] > logits[best]", "logits[i] >= logits[best]"),
+    Mutation("another multiplier of the generator", _SRC + "sample.c", "6364136223846793005u", "6364136223846793013u"),
+    Mutation("another increment of the generator", _SRC + "sample.c", "1442695040888963407u", "1442695040888963405u"),
+    # The specification itself, against mathematics.
+    Mutation("golden GQA head map swapped", "edgepos/golden.py", "np.arange(heads) * cache.k.shape[0] // heads", "np.arange(heads) % cache.k.shape[0]", SPECIFICATION_TESTS),
+    Mutation("golden rounds down", "edgepos/fixedpoint.py", "right = (half >> 1) + (half & 1)", "right = half >> 1", SPECIFICATION_TESTS),
+    Mutation("golden without epsilon", "edgepos/golden.py", "int((small * small).sum()) + epsilon", "int((small * small).sum())", SPECIFICATION_TESTS),
+    Mutation("one ALiBi slope of the compiler", "edgepos/compiler/constants.py", "return plan.slopes.view(np.int32), plan.shift", "plan.slopes[-1] += 1\n    return plan.slopes.view(np.int32), plan.shift", ALIBI_TESTS),
+)  # fmt: skip
