@@ -202,3 +202,43 @@ def test_bad_configs_are_refused_by_name(config, error, named):
     with pytest.raises(error, match=named):
         from_config(config)
     assert issubclass(error, EdgePosError)
+
+
+GEMMA3 = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 6, "head_dim": 64}
+YARN_KIND = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "rope_theta": 5e5}
+LAYERED = [
+    ("gemma3_text", {}),
+    ("gemma3_text", {"rope_theta": 2e6, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    ("gemma3_text", {"rope_parameters": {"full_attention": YARN_KIND, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+    ("modernbert", {}),
+    ("modernbert", {"global_rope_theta": 1e5, "local_rope_theta": 2e4}),
+]
+
+
+@pytest.mark.parametrize("family, extra", LAYERED)
+def test_layer_kinds_against_transformers(family, extra):
+    """One rotation per layer kind, each against the family's own module."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    config = transformers.AutoConfig.for_model(family, **copy.deepcopy(GEMMA3 | {"max_position_embeddings": 2048} | extra | {"pad_token_id": 0}))
+    module = importlib.import_module(f"transformers.models.{'gemma3' if family == 'gemma3_text' else family}.modeling_{family.removesuffix('_text')}")
+    rotary = next(v for n, v in vars(module).items() if n.endswith("RotaryEmbedding"))(config)
+    specs = from_config({"model_type": family} | GEMMA3 | {"max_position_embeddings": 2048} | extra)
+    assert list(specs) == ["full_attention", "sliding_attention"]
+    for kind, spec in specs.items():
+        np.testing.assert_allclose(spec.inv_freq(), getattr(rotary, f"{kind}_inv_freq").numpy(), rtol=4e-6)
+        assert spec.attention_factor == pytest.approx(getattr(rotary, f"{kind}_attention_scaling"), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "extra, named",
+    [
+        ({"rope_parameters": {"other": {}}}, "other"),
+        ({"rope_parameters": {"full_attention": 3}}, "full_attention"),
+        ({"rope_parameters": []}, "rope_parameters"),
+        ({"rope_theta": 1e5, "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}}, "rope_theta"),
+    ],
+)
+def test_bad_layer_kinds_are_refused(extra, named):
+    with pytest.raises(EdgePosError, match=named):
+        from_config({"model_type": "gemma3_text"} | GEMMA3 | extra)

@@ -92,3 +92,33 @@ def test_float32_error_is_that_of_transformers():
     theirs = module(torch.zeros(1), torch.tensor(at)[None])[0][0, :, :32].numpy()
     found = np.abs(theirs - Rope(64).cos_sin(at)[0]).max() * 32767
     assert found == pytest.approx(float32_error(Rope(64), 131072), rel=0.5)
+
+
+PHI3 = {
+    "general.architecture": "phi3",
+    "phi3.embedding_length": 512,
+    "phi3.attention.head_count": 8,
+    "phi3.context_length": 2048,
+    "phi3.rope.scaling.original_context_length": 512,
+    "phi3.rope.scaling.attn_factor": 1.25,
+}
+
+
+def test_longrope_factors():
+    short, long = [1.0 + j / 8 for j in range(32)], [2.0 + j for j in range(32)]
+    spec = from_gguf(PHI3, long_factors=np.array(long, np.float32), short_factors=np.array(short, np.float32))
+    fields = {"short_factor": short, "long_factor": long, "original_max_position_embeddings": 512, "factor": 4.0, "attention_factor": 1.25}
+    assert spec == Rope(64, scaling={"rope_type": "longrope", **fields})
+    np.testing.assert_allclose(spec.inv_freq(513) * long, Rope(64).inv_freq(), rtol=1e-15)
+
+
+def test_incomplete_longrope_is_refused():
+    row = [1.0] * 32
+    with pytest.raises(EdgePosError, match="both"):
+        from_gguf(PHI3, long_factors=row)
+    with pytest.raises(EdgePosError, match="original_context_length"):
+        from_gguf({k: v for k, v in PHI3.items() if "original" not in k}, long_factors=row, short_factors=row)
+    with pytest.raises(EdgePosError, match="rope_factors_long"):
+        from_gguf({"general.architecture": "bloom", "bloom.attention.head_count": 8}, long_factors=row, short_factors=row)
+    with pytest.raises(EdgePosError, match="another scaling"):
+        from_gguf(PHI3 | {"phi3.rope.scaling.type": "linear", "phi3.rope.scaling.factor": 2.0}, long_factors=row, short_factors=row)

@@ -6,9 +6,23 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgepos.errors import UnsupportedError
-from edgepos.positions import Alibi, BiasTablePlan, MRope, Rope, TablePlan
-from edgepos.positions.emit_onnx import NEVER, alibi_model, rope_model
+from edgepos.positions import (
+    Alibi,
+    AxialRope,
+    BiasTablePlan,
+    Learned,
+    LearnedBiasPlan,
+    LearnedPlan,
+    MRope,
+    RelativeBias,
+    Rope,
+    Sinusoidal,
+    Sinusoidal2D,
+    SinusoidalPlan,
+    T5Bias,
+    TablePlan,
+)
+from edgepos.positions.emit_onnx import NEVER, alibi_model, bias_model, learned_model, rope_model, sinusoidal_model
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
@@ -47,6 +61,66 @@ def test_alibi_in_onnx_runtime(bits, symmetric):
     assert (exact[gone] <= (plan.saturated + 0.5) * unit + 1e-9).all()
 
 
-def test_coordinates_are_refused():
-    with pytest.raises(UnsupportedError, match="coordinates"):
-        rope_model(TablePlan(MRope(Rope(8), (2, 1, 1)), 8))
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        MRope(Rope(16), (2, 3, 3)),
+        MRope(Rope(16, layout="interleaved"), (3, 3, 2), interleaved=True),
+        MRope(Rope(16, 8), (2, 1, 1)),
+        AxialRope(16, (Rope(8), Rope(4, theta=100.0))),
+    ],
+)
+def test_rope_with_coordinates_in_onnx_runtime(spec, bits):
+    plan = TablePlan(spec, 60, bits)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(2, 3, 5, 16)).astype(np.float32)
+    at = rng.integers(0, 60, size=(2, 5, max(spec.axes) + 1))
+    y = run(rope_model(plan), x=x, position_ids=at)
+    exact = np.stack([spec.rotate(x[b], at[b]) for b in range(2)])
+    largest = np.abs(x).max()
+    assert np.abs(y - exact).max() <= 2 * largest * plan.bound * plan.scale + 2e-6 * largest
+
+
+@pytest.mark.parametrize("spec", [T5Bias(), T5Bias(32, 128, False), T5Bias(2, 2, False), T5Bias(64, 1000)])
+def test_t5_bias_in_onnx_runtime(spec):
+    values = np.random.default_rng(2).normal(size=(spec.rows, 3))
+    plan = LearnedBiasPlan(spec, values)
+    q, k = np.array([0, 5, 400, 3000]), np.array([0, 1, 4, 5, 6, 90, 400, 2990, 100000])
+    bias = run(bias_model(plan), query_positions=q, key_positions=k)
+    expected = values[spec.index(q, k)].transpose(2, 0, 1)
+    assert bias.shape == (3, 4, 9) and np.abs(bias - expected).max() <= plan.bound * math.log(2) + 1e-6
+
+
+def test_relative_bias_in_onnx_runtime():
+    spec = RelativeBias((2, 3), query_minus_key=True)
+    values = np.random.default_rng(3).normal(size=(spec.rows, 2))
+    places = np.stack(np.meshgrid(np.arange(3), np.arange(4), indexing="ij"), axis=-1).reshape(-1, 2)
+    rows = spec.index(places, places)
+    plan = LearnedBiasPlan(spec, values)
+    assert np.abs(run(bias_model(plan), rows=rows) - values[rows].transpose(2, 0, 1)).max() <= plan.bound * math.log(2) + 1e-6
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("per", ["row", "tensor"])
+@pytest.mark.parametrize("spec", [Learned(40), Learned.opt(40), Learned(40, modulo=8)])
+def test_learned_positions_in_onnx_runtime(spec, per, bits):
+    values = np.random.default_rng(4).normal(size=(40, 6))
+    plan = LearnedPlan(spec, values, bits, per)
+    at = np.array([[0, 3, 7], [37, 2, 8]])
+    embedding = run(learned_model(plan), position_ids=at)
+    assert np.abs(embedding - values[spec.rows(at)]).max() <= plan.bound + 1e-6
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_sinusoidal_positions_in_onnx_runtime(bits):
+    spec = Sinusoidal(12, "concatenated", "half_minus_one", 2, scale=0.5)
+    plan = SinusoidalPlan(spec, 50, bits)
+    at = np.array([[0, 3, 49], [17, 2, 8]])
+    error = np.abs(run(sinusoidal_model(plan, spec), position_ids=at) - spec.table(at.ravel()).reshape(2, 3, 12)).max()
+    assert error <= plan.bound * plan.scale + 1e-6
+    for row_first in (True, False):
+        flat = Sinusoidal2D(spec, row_first)
+        places = np.array([[[0, 3], [49, 2]]])
+        embedding = run(sinusoidal_model(plan, flat), position_ids=places)
+        assert np.abs(embedding[0] - flat.table(places[0])).max() <= plan.bound * plan.scale + 1e-6

@@ -11,6 +11,7 @@ A spec says which encoding a model has, a plan how it is computed in integers an
 from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
+from .angle_rope import AngleRope
 from .bias_plan import LearnedBiasPlan
 from .families import from_config
 from .float32 import float32_error
@@ -31,6 +32,7 @@ from .choose import pareto, plan  # isort: skip  (last: the function replaces th
 
 __all__ = [
     "Alibi",
+    "AngleRope",
     "AxialRope",
     "BiasTablePlan",
     "Hybrid",

@@ -7,6 +7,7 @@ reduction is exact at every position below 2^31.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import ClassVar
 
 import mpmath
 import numpy as np
@@ -22,8 +23,11 @@ FREQUENCY_LIMIT = 2**32
 class Angles(Spec):
     """Base of the specs whose values are cos and sin of position · frequency.
 
-    A subclass gives `frequencies(seq_len)`, and `axes` when positions have several coordinates.
+    A subclass gives `frequencies(seq_len)`, and `axes` when positions have several coordinates. linear False: its angles are no
+    multiples of the position, so that it has no frequencies (AngleRope).
     """
+
+    linear: ClassVar[bool] = True
 
     @property
     def length_dependent(self) -> bool:
@@ -56,6 +60,10 @@ class Angles(Spec):
         seq_len matters to the length-dependent scalings only; None is the length of training.
         """
         return np.array([float(f) for f in self.exact_inv_freq(seq_len)], dtype=np.float64)
+
+    def exact_angle(self, position: int, pair: int, seq_len: int | None = None) -> mpmath.mpf:
+        """The angle of a pair in radians, in the working precision."""
+        return int(position) * self.exact_inv_freq(seq_len)[pair]
 
     def increments(self, seq_len: int | None = None) -> np.ndarray:
         """Turns · 2^64 per position of each pair, uint64 [pairs], rounded half up from the exact formula."""

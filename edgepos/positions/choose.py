@@ -17,13 +17,16 @@ DEFAULT_ERROR = 0.58
 
 
 def candidates(spec: Rotation, context: int) -> list[RotationPlan]:
-    """Every plan that is compared, in no order of merit; direct tables and pieces only up to 2^26 bytes."""
+    """Every plan that is compared, in no order of merit; direct tables and pieces only up to 2^26 bytes, phases and split
+    tables only where angles are multiples of the position."""
     check_context(context)
-    plans: list[RotationPlan] = [PhasePlan(spec, context)]
-    plans += [InterpolatedPlan(spec, context, n, order) for n in ENTRIES for order in ORDERS if (n, order) != (256, 1)]
+    plans: list[RotationPlan] = []
+    if spec.linear:
+        plans += [PhasePlan(spec, context)]
+        plans += [InterpolatedPlan(spec, context, n, order) for n in ENTRIES for order in ORDERS if (n, order) != (256, 1)]
     row = 4 * spec.pairs
     plans += [TablePlan(spec, context, bits) for bits in (16, 8) if context * row * bits // 16 <= EXAMINED_BYTES]
-    if 2 * (2 ** ((context - 1).bit_length() // 2 + 1)) * row <= EXAMINED_BYTES:
+    if spec.linear and 2 * (2 ** ((context - 1).bit_length() // 2 + 1)) * row <= EXAMINED_BYTES:
         plans += [SplitPlan(spec, context, bits) for bits in (16, 32)]
     plans += [PiecewisePlan(spec, context, s) for s in NODE_SHIFTS if (context << 2 >> s) * row <= EXAMINED_BYTES]
     return plans

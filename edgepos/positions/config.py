@@ -49,6 +49,32 @@ def rope_from_config(config: dict, theta: float = DEFAULT_THETA, share: float = 
     return Rope(head_dim, rotary_dim, theta, "half", scaling)
 
 
+def ropes_by_layer_kind(config: dict, thetas: dict[str, float], older: dict[str, str], scaled: tuple[str, ...]) -> dict[str, Rope]:
+    """{layer kind: its rotation} of a config whose layers differ, nested `rope_parameters` or the older flat keys.
+
+    thetas: kind → the family's default; older: kind → the flat key of its theta; scaled: the kinds that an older flat
+    `rope_scaling` stretches. Raises as `rope_from_config`.
+    """
+    nested = {} if config.get("rope_parameters") is None else config["rope_parameters"]
+    if not isinstance(nested, dict):
+        raise FormatError(f"rope_parameters is {nested!r}; allowed is a dict or null")
+    for kind, part in nested.items():
+        if kind not in thetas or not (part is None or isinstance(part, dict)):
+            raise FormatError(f"rope_parameters has {kind!r}: {part!r}; allowed are dicts for {', '.join(thetas)}")
+    flat = ("rope_parameters", "rope_scaling", "rope_theta", *older.values())
+    rest = {key: value for key, value in config.items() if key not in flat}
+    result = {}
+    for kind, theta in thetas.items():
+        one = dict(rest)
+        if nested.get(kind) is not None:
+            one["rope_parameters"] = nested[kind]
+        if kind in scaled and config.get("rope_scaling") is not None:
+            one["rope_scaling"] = config["rope_scaling"]
+        one["rope_theta"] = config.get(older[kind])
+        result[kind] = rope_from_config(one, theta)
+    return result
+
+
 def _rope_parameters(config: dict) -> tuple[dict, float | None, float | None]:
     """(scaling with rope_type, theta, partial_rotary_factor) from either spelling; None for what it does not say."""
     found = {}
@@ -58,9 +84,8 @@ def _rope_parameters(config: dict) -> tuple[dict, float | None, float | None]:
             continue
         if not isinstance(value, dict):
             raise FormatError(f"{key} is {value!r}; allowed is a dict or null")
-        nested = [name for name, part in value.items() if isinstance(part, dict)]
-        if nested:
-            raise UnsupportedError(f"{key} has one rotation per layer kind ({', '.join(nested)}); known is one for all layers")
+        if any(isinstance(part, dict) for part in value.values()):
+            raise UnsupportedError(f"{key} has one rotation per layer kind ({', '.join(value)}); this family has one for all layers")
         value = dict(value)
         kind = value.pop("type", None)
         if kind is not None and value.setdefault("rope_type", kind) != kind:

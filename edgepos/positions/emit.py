@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Context
+from functools import partial
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -16,13 +17,13 @@ import numpy as np
 from ..errors import FormatError, UnsupportedError
 from . import emit_absolute, emit_alibi, emit_bias, emit_rope
 from .alibi import Alibi
-from .alibi_plan import BiasTablePlan
+from .compare import compare
+from .hybrid import Hybrid
 from .learned import Learned
 from .none import NoPosition
-from .plan import TablePlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rotation
-from .sinusoidal import Sinusoidal
+from .sinusoidal import Sinusoidal, Sinusoidal2D
 from .spec import Spec, check_context
 from .table_file import FORMATS, TableFile, json_text
 
@@ -32,7 +33,7 @@ _SIX_DIGITS = Context(prec=6, rounding=ROUND_FLOOR)  # digits of a measurement t
 
 
 def emit(
-    spec: Spec,
+    spec: Spec | dict[str, Spec],
     directory: str | Path,
     context: int,
     bits: tuple[int, ...] = (16, 8),
@@ -42,24 +43,54 @@ def emit(
     """Write the tables of `spec` for `context` positions into `directory` (made if missing).
 
     Rotary: rope_int16, rope_int8 (`bits`), rope_phase; ALiBi: alibi_slopes, alibi_int16, alibi_int8; sinusoidal: sinusoidal_int16,
-    sinusoidal_int8; T5: t5_bucket, with weights also t5_bias; relative_bias and learned_int16, learned_int8 need weights: the
-    model's table [rows, heads] or [rows, dim]. formats: "c" (.h and .c), "npz", "bin" (with a .json), "onnx" (rotary and
-    ALiBi tables); tables.json comes with each. The same input gives the same bytes everywhere.
+    sinusoidal_int8 (2-D: those of one coordinate); T5: t5_bucket, with weights also t5_bias; relative_bias and learned_int16,
+    learned_int8 need weights: the model's table [rows, heads] or [rows, dim]. formats: "c" (.h and .c), "npz", "bin" (with a .json),
+    "onnx" (every table but t5_bucket, rope_phase and alibi_slopes); tables.json comes with each, and learned tables always bring
+    their .npz, which holds the learned values. A Hybrid or a dict of specs (from_config gives one for models whose layers differ)
+    puts each part into a sub-folder, see `parts_of`; weights is then a dict with the parts' names. The same input gives the same
+    bytes everywhere. Everything is derived before the first byte is written.
 
-    Returns one dict per table: kind, method, bits, unit, bound (proven) and measured_max in that unit, bytes, files;
+    Returns one dict per table: kind, method, bits, unit, bound (proven) and measured_max in that unit, bytes, files (and part);
     NoPosition writes nothing and returns [].
     Raises FormatError for a bad context or table, UnsupportedError for a spec or a bit width that has no tables.
     """
     check_context(context)
-    results, tables = _tables(spec, context, tuple(bits), weights, _check_formats(formats))
-    if not tables:
-        return []
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    for table in tables:
-        table.write(directory)
-    (directory / INDEX).write_text(_index(spec, context, bits, formats, results), encoding="utf-8")
-    return results
+    bits, formats, directory = tuple(bits), _check_formats(formats), Path(directory)
+    parts = parts_of(spec)
+    if parts is None:
+        folders = {"": (spec, weights)}
+    else:
+        folders = {name: (part, (weights or {}).get(name)) for name, part in parts.items()}
+    derived = {name: (part, *_tables(part, context, bits, given, formats)) for name, (part, given) in folders.items()}
+    for name, (part, results, tables) in derived.items():
+        if tables:
+            (directory / name).mkdir(parents=True, exist_ok=True)
+            for table in tables:
+                table.write(directory / name)
+            (directory / name / INDEX).write_text(_index(part, context, bits, formats, results), encoding="utf-8")
+    written = {name: results for name, (_, results, tables) in derived.items() if tables}
+    if parts is None:
+        return written.get("", [])
+    if written:
+        (directory / INDEX).write_text(_parts_index({name: parts[name] for name in written}), encoding="utf-8")
+    return [_in_part(name, result) for name, results in written.items() for result in results]
+
+
+def parts_of(spec: Spec | dict[str, Spec]) -> dict[str, Spec] | None:
+    """Name → spec of what a Hybrid or a dict consists of, without NoPosition; None for a plain spec.
+
+    Parts of a hybrid have their encoding as name, with a number where two have the same: rope, rope_2.
+    """
+    if isinstance(spec, dict):
+        return {name: part for name, part in spec.items() if not isinstance(part, NoPosition)}
+    if not isinstance(spec, Hybrid):
+        return None
+    result: dict[str, Spec] = {}
+    for part in dict.fromkeys((spec.embedding, *spec.kinds())):
+        if not isinstance(part, NoPosition):
+            same = sum(other.encoding == part.encoding for other in result.values())
+            result[f"{part.encoding}_{same + 1}" if same else part.encoding] = part
+    return result
 
 
 def check(directory: str | Path) -> list[dict]:
@@ -70,18 +101,57 @@ def check(directory: str | Path) -> list[dict]:
     from . import from_json
 
     directory = Path(directory)
+    index = _read_index(directory)
+    if "parts" in index:
+        return _check_parts(directory, index)
     try:
-        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
         spec, context, bits = from_json(index["spec"]), index["context"], tuple(index["bits"])
         formats = _check_formats(index["formats"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise FormatError(f"{INDEX}: {error!r}; allowed is what edgepos wrote") from None
     results, tables = _tables(spec, check_context(context), bits, _stored_weights(directory), formats)
     for table in tables:
-        _compare(directory, table)
+        compare(table, partial(_read, directory))
     if (directory / INDEX).read_text(encoding="utf-8") != _index(spec, context, bits, formats, results):
         raise FormatError(f"{INDEX} states other bounds or files than the proof gives; emit the tables again")
     return results
+
+
+def _check_parts(directory: Path, index: dict) -> list[dict]:
+    results = []
+    parts = index["parts"]
+    if not isinstance(parts, dict) or any(not name or Path(name).name != name for name in parts):
+        raise FormatError(f"{INDEX}: parts is {parts!r}; allowed is an object of sub-folders")
+    for name, spec in parts.items():
+        if _read_index(directory / name, name).get("spec") != spec:
+            raise FormatError(f"{name}/{INDEX} is of another spec than {INDEX} says; emit the tables again")
+        try:
+            results += [_in_part(name, result) for result in check(directory / name)]
+        except FormatError as error:
+            raise FormatError(f"{name}/{error}") from None
+    return results
+
+
+def _read(directory: Path, name: str) -> bytes:
+    try:
+        return (directory / name).read_bytes()
+    except OSError as error:
+        raise FormatError(f"{name}: {error.strerror}; emit the tables again") from None
+
+
+def _read_index(directory: Path, part: str = "") -> dict:
+    try:
+        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise FormatError(f"{part}{'/' if part else ''}{INDEX}: {reason}; allowed is what edgepos wrote") from None
+    if not isinstance(index, dict):
+        raise FormatError(f"{INDEX} is no object; allowed is what edgepos wrote")
+    return index
+
+
+def _in_part(name: str, result: dict) -> dict:
+    return {"part": name} | result | {"files": [f"{name}/{file}" for file in result["files"]]}
 
 
 def _check_formats(formats) -> tuple[str, ...]:
@@ -90,6 +160,10 @@ def _check_formats(formats) -> tuple[str, ...]:
     if unknown or not formats:
         raise UnsupportedError(f"formats is {list(formats)}; known are {', '.join(FORMATS)}")
     return tuple(formats)
+
+
+def _parts_index(parts: dict[str, Spec]) -> str:
+    return json_text({"version": INDEX_VERSION, "parts": {name: part.to_json() for name, part in parts.items()}})
 
 
 def _index(spec: Spec, context: int, bits: tuple[int, ...], formats: tuple[str, ...], results: list[dict]) -> str:
@@ -103,25 +177,18 @@ def _tables(
     spec: Spec, context: int, bits: tuple[int, ...], weights, formats: tuple[str, ...]
 ) -> tuple[list[dict], list[TableFile]]:
     """The result and the files of every table of a spec."""
+    from .emit_onnx import graph_of
+
     results, tables = [], []
     for result, table, plan in _rows(spec, context, bits, weights):
-        table = replace(table, formats=formats, graph=_graph(plan) if "onnx" in formats else None)
+        table = replace(table, formats=formats, graph=graph_of(plan) if "onnx" in formats else None)
         results.append(result | {"files": list(table.contents)})
         tables.append(table)
     return results, tables
 
 
-def _graph(plan) -> bytes | None:
-    """The ONNX form of a plan, where there is one."""
-    from .emit_onnx import alibi_model, rope_model
-
-    if isinstance(plan, TablePlan) and isinstance(plan.spec, Rotation) and plan.spec.axes is None:
-        return rope_model(plan)
-    return alibi_model(plan) if isinstance(plan, BiasTablePlan) else None
-
-
 def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tuple[dict, TableFile, object]]:
-    """The result, the table and the plan of everything a spec emits."""
+    """The result, the table and the maker of the ONNX form (None: there is none) of everything a spec emits."""
     if isinstance(spec, NoPosition):
         rows = []
     elif isinstance(spec, Rotation):
@@ -129,9 +196,11 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tupl
         rows = [(_result(spec.encoding, p, f"1/{p.full_scale}", emit_rope.measured_error(p)), t, p) for p, t in pairs]
     elif isinstance(spec, Alibi):
         rows = [(_alibi_result(p, context), t, p) for p, t in emit_alibi.alibi_tables(spec, context, bits)]
-    elif isinstance(spec, Sinusoidal):
+    elif isinstance(spec, (Sinusoidal, Sinusoidal2D)):
         pairs = emit_absolute.sinusoidal_tables(spec, context, bits)
-        rows = [(_result("sinusoidal", p, f"1/{p.full_scale}", emit_absolute.sinusoidal_error(p)), t, p) for p, t in pairs]
+        rows = [
+            (_result(spec.encoding, p, f"1/{p.full_scale}", emit_absolute.sinusoidal_error(p)), t, (p, spec)) for p, t in pairs
+        ]
     elif isinstance(spec, T5Bias) and weights is None:
         rows = [_bucket_row(spec)]
     elif isinstance(spec, (T5Bias, RelativeBias)) and weights is not None:
@@ -147,8 +216,7 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tupl
     elif isinstance(spec, (RelativeBias, Learned)):
         raise UnsupportedError(f"{spec.encoding} tables need the model's learned table; give it as weights")
     else:
-        known = "rotary, Alibi, Sinusoidal, T5Bias, RelativeBias, Learned, NoPosition"
-        raise UnsupportedError(f"spec is {type(spec).__name__}; tables are known for {known} (of a hybrid, emit each part)")
+        raise UnsupportedError(f"spec is {type(spec).__name__}; tables are known for the encodings of positions.from_json")
     return rows
 
 
@@ -188,35 +256,3 @@ def _alibi_result(plan, context: int) -> dict:
     result = _result("alibi", plan, unit, emit_alibi.measured_error(plan, context))
     result["bound_weight"] = plan.bound_weight
     return result if slopes else result | {"leak": plan.leak()}
-
-
-def _compare(directory: Path, table: TableFile) -> None:
-    for name, expected in table.contents.items():
-        try:
-            found = (directory / name).read_bytes()
-        except OSError as error:
-            raise FormatError(f"{name}: {error.strerror}; emit the tables again") from None
-        if found == expected:
-            continue
-        if name.endswith(".npz"):
-            _compare_arrays(directory / name, table)
-        lines = zip(found.split(b"\n"), expected.split(b"\n"))
-        line = next((n for n, (a, b) in enumerate(lines, 1) if a != b), None)
-        where = f"line {line}" if line and not name.endswith(".npz") else "its length or its description"
-        raise FormatError(f"{name} differs from the derived table at {where}; emit the tables again")
-
-
-def _compare_arrays(path: Path, table: TableFile) -> None:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in table.npz_arrays()}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise FormatError(f"{path.name}: {error}; emit the tables again") from None
-    for name, expected in table.npz_arrays().items():
-        if found[name].shape != expected.shape or found[name].dtype != expected.dtype:
-            kind, allowed = (f"{a.dtype} {list(a.shape)}" for a in (found[name], expected))
-            raise FormatError(f"{path.name}: {name} is {kind}; allowed is {allowed}")
-        wrong = np.argwhere(found[name] != expected)
-        if len(wrong):
-            at = tuple(wrong[0].tolist())
-            raise FormatError(f"{path.name}: {name}{list(at)} is {found[name][at]}; the derived value is {expected[at]}")

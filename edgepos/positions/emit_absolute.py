@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from .learned import Learned, LearnedPlan
-from .sinusoidal import Sinusoidal, SinusoidalPlan
+from .sinusoidal import Sinusoidal, Sinusoidal2D, SinusoidalPlan
 from .table_file import TableFile
 
 
-def sinusoidal_tables(spec: Sinusoidal, context: int, bits: tuple[int, ...]) -> list[tuple[SinusoidalPlan, TableFile]]:
-    """The plans and files for positions 0 … context − 1."""
-    plans = [SinusoidalPlan(spec, context, b) for b in bits]
-    return [(plan, _sinusoidal_file(plan)) for plan in plans]
+def sinusoidal_tables(
+    spec: Sinusoidal | Sinusoidal2D, context: int, bits: tuple[int, ...]
+) -> list[tuple[SinusoidalPlan, TableFile]]:
+    """The plans and files for positions 0 … context − 1; of a 2-D encoding those of one coordinate, which both share."""
+    whole = spec if isinstance(spec, Sinusoidal2D) else None
+    plans = [SinusoidalPlan(spec.part if whole else spec, context, b) for b in bits]
+    return [(plan, _sinusoidal_file(plan, whole)) for plan in plans]
 
 
 def sinusoidal_error(plan: SinusoidalPlan) -> float:
@@ -21,8 +24,8 @@ def sinusoidal_error(plan: SinusoidalPlan) -> float:
     return float(np.abs(plan.table(at) - plan.spec.table(at) / plan.scale).max())
 
 
-def _sinusoidal_file(plan: SinusoidalPlan) -> TableFile:
-    spec, stem = plan.spec, f"sinusoidal_int{plan.bits}"
+def _sinusoidal_file(plan: SinusoidalPlan, whole: Sinusoidal2D | None) -> TableFile:
+    spec, stem = plan.spec, f"{(whole or plan.spec).encoding}_int{plan.bits}"
     upper = f"EDGEPOS_{stem.upper()}"
     about = (
         f"Sinusoidal positions as int{plan.bits}, one row per position. Written by EdgePos.",
@@ -30,12 +33,23 @@ def _sinusoidal_file(plan: SinusoidalPlan) -> TableFile:
         f"scale {spec.scale!r}.",
         f"value = entry * {upper}_SCALE. Error at most {upper}_BOUND unit against the exact value, proven: every entry is correctly",
         "rounded.",
-        f"Use: x[i] += edgepos_{stem}_rows[position][i], with x in the same units, i < {upper}_DIM.",
+        *_use(whole, f"edgepos_{stem}_rows", f"{upper}_DIM"),
     )
     macros = {"CONTEXT": plan.context, "DIM": spec.dim, "SCALE": plan.scale, "BOUND": plan.bound}
-    description = {"kind": "sinusoidal", **plan.certificate(), "scale": plan.scale, "arrays": {"rows": "[position][component]"}}
+    description = {"kind": "sinusoidal", **({} if whole is None else {"whole": whole.to_json()}), **plan.certificate(), "scale": plan.scale, "arrays": {"rows": "[position][component]"}}
     rows = plan.table(np.arange(plan.context))
     return TableFile(stem, about, macros, {"rows": rows}, {"rows": ("CONTEXT", "DIM")}, description)
+
+
+def _use(whole: Sinusoidal2D | None, rows: str, dim: str) -> list[str]:
+    """The usage lines of a header."""
+    if whole is None:
+        return [f"Use: x[i] += {rows}[position][i], with x in the same units, i < {dim}."]
+    first, second = ("row", "column") if whole.row_first else ("column", "row")
+    return [
+        f"For images: the embedding has 2 * {dim} components, half of them from each coordinate. Use, with x in the same units,",
+        f"i < {dim}: x[i] += {rows}[{first}][i]; x[{dim} + i] += {rows}[{second}][i];",
+    ]
 
 
 def learned_tables(spec: Learned, weights, bits: tuple[int, ...]) -> list[tuple[LearnedPlan, TableFile]]:

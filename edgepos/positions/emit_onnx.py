@@ -1,8 +1,11 @@
 """Tables as small ONNX graphs: the integers as initializers behind DequantizeLinear, opset 23, for ONNX Runtime.
 
-Rotary: x [batch, heads, seq, head_dim] and position_ids [batch, seq] → y, by RotaryEmbedding. ALiBi: query_positions [q] and key_positions
-[k] → bias [heads, q, k] in natural units for Attention's mask. Not available where positions have coordinates: RotaryEmbedding has one
-position per token.
+| table | inputs | output |
+|---|---|---|
+| rotary | x [batch, heads, seq, head_dim], position_ids [batch, seq] (with coordinates [batch, seq, axes]) | y, as x |
+| ALiBi, T5 | query_positions [q], key_positions [k] | bias [heads, q, k] in natural units, for Attention's mask |
+| relative | rows [q, k] of the table | bias [heads, q, k] |
+| learned, sinusoidal | position_ids [batch, seq] (2-D sinusoidal: [batch, seq, 2]: row, column) | embedding [batch, seq, dim] |
 """
 
 from __future__ import annotations
@@ -13,37 +16,62 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..errors import UnsupportedError
-from .alibi_plan import BiasTablePlan
+from .alibi_plan import BIAS_BITS, BiasTablePlan
+from .bias_plan import LearnedBiasPlan
+from .learned import LearnedPlan
 from .plan import TablePlan
+from .relative import T5Bias
+from .rope import Rotation
+from .sinusoidal import Sinusoidal, Sinusoidal2D, SinusoidalPlan
 
 OPSET = 23
 IR_VERSION = 11
 NEVER = -1e9  # what a saturated entry becomes: weight 0 in a float softmax
 
 
+def graph_of(plan) -> bytes | None:
+    """The ONNX file of what `emit` has a table of: a plan, or (SinusoidalPlan, its spec); None where there is none."""
+    if isinstance(plan, tuple):
+        return sinusoidal_model(*plan)
+    if isinstance(plan, TablePlan) and isinstance(plan.spec, Rotation):
+        return rope_model(plan)
+    makers = {BiasTablePlan: alibi_model, LearnedBiasPlan: bias_model, LearnedPlan: learned_model}
+    return makers[type(plan)](plan) if type(plan) in makers else None
+
+
 def rope_model(plan: TablePlan) -> bytes:
     """The ONNX file of a RoPE table; the attention factor is in the tables' scale, so it touches rotated components only."""
     spec = plan.spec
-    if spec.axes is not None:
-        raise UnsupportedError(f"{spec.encoding} has positions with coordinates; ONNX's RotaryEmbedding has one per token")
     scale = np.float32(spec.attention_factor / plan.full_scale)
     initializers = [_tensor("cos", plan.cos), _tensor("sin", plan.sin), _tensor("scale", scale)]
-    rotary = {} if spec.rotary_dim == spec.head_dim else {"rotary_embedding_dim": spec.rotary_dim}
     nodes = [
         helper.make_node("DequantizeLinear", ["cos", "scale"], ["cos_cache"]),
         helper.make_node("DequantizeLinear", ["sin", "scale"], ["sin_cache"]),
-        helper.make_node(
-            "RotaryEmbedding",
-            ["x", "cos_cache", "sin_cache", "position_ids"],
-            ["y"],
-            interleaved=int(spec.layout == "interleaved"),
-            **rotary,
-        ),
     ]
+    operands, shape = ["x", "cos_cache", "sin_cache", "position_ids"], ["batch", "seq"]
+    if spec.axes is not None:
+        shape.append(max(spec.axes, default=0) + 1)
+        initializers += [_tensor("axis", np.array(spec.axes, dtype=np.int64)), _tensor("flat", np.array([-1, spec.pairs], dtype=np.int64))]
+        nodes += _rows_per_pair()
+        operands = ["x", "cos_rows", "sin_rows"]
+    rotary = {} if spec.rotary_dim == spec.head_dim else {"rotary_embedding_dim": spec.rotary_dim}
+    nodes.append(helper.make_node("RotaryEmbedding", operands, ["y"], interleaved=int(spec.layout == "interleaved"), **rotary))
     vector = ["batch", "heads", "seq", spec.head_dim]
-    inputs = [_value("x", TensorProto.FLOAT, vector), _value("position_ids", TensorProto.INT64, ["batch", "seq"])]
+    inputs = [_value("x", TensorProto.FLOAT, vector), _value("position_ids", TensorProto.INT64, shape)]
     return _model(f"rope_int{plan.bits}", nodes, inputs, _value("y", TensorProto.FLOAT, vector), initializers)
+
+
+def _rows_per_pair() -> list[onnx.NodeProto]:
+    """cos and sin [batch, seq, pairs] when pair j turns with coordinate axis[j]."""
+    nodes = [
+        helper.make_node("Gather", ["position_ids", "axis"], ["of_pairs"], axis=2),
+        helper.make_node("Shape", ["of_pairs"], ["shape"]),
+        helper.make_node("Reshape", ["of_pairs", "flat"], ["rows"]),
+    ]
+    for name in ("cos", "sin"):
+        nodes.append(helper.make_node("GatherElements", [f"{name}_cache", "rows"], [f"{name}_flat"], axis=0))
+        nodes.append(helper.make_node("Reshape", [f"{name}_flat", "shape"], [f"{name}_rows"]))
+    return nodes
 
 
 def alibi_model(plan: BiasTablePlan) -> bytes:
@@ -54,13 +82,10 @@ def alibi_model(plan: BiasTablePlan) -> bytes:
         _tensor("scale", np.float32(plan.scale * math.log(2))),
         _tensor("never", np.float32(NEVER)),
         _tensor("last", np.int64(plan.context - 1)),
-        _tensor("axis_q", np.array([1], dtype=np.int64)),
-        _tensor("axis_k", np.array([0], dtype=np.int64)),
+        *_AXES,
     ]
     nodes = [
-        helper.make_node("Unsqueeze", ["query_positions", "axis_q"], ["q"]),
-        helper.make_node("Unsqueeze", ["key_positions", "axis_k"], ["k"]),
-        helper.make_node("Sub", ["q", "k"], ["difference"]),
+        *_difference("query_positions", "key_positions"),
         *_distance(plan.spec.symmetric),
         helper.make_node("Min", ["distance", "last"], ["row"]),
         helper.make_node("Gather", ["table", "row"], ["entries"], axis=1),
@@ -70,9 +95,96 @@ def alibi_model(plan: BiasTablePlan) -> bytes:
         helper.make_node("Equal", ["entries32", "saturated32"], ["gone"]),
         helper.make_node("Where", ["gone", "never", "finite"], ["bias"]),
     ]
-    inputs = [_value("query_positions", TensorProto.INT64, ["q"]), _value("key_positions", TensorProto.INT64, ["k"])]
-    output = _value("bias", TensorProto.FLOAT, [plan.spec.heads, "q", "k"])
-    return _model(f"alibi_int{plan.bits}", nodes, inputs, output, initializers)
+    return _model(f"alibi_int{plan.bits}", nodes, _POSITION_INPUTS, _bias_output(plan.spec.heads), initializers)
+
+
+def bias_model(plan: LearnedBiasPlan) -> bytes:
+    """The ONNX file of a learned bias: T5's with its bucket rule, any other from the rows the caller gives."""
+    spec = plan.spec
+    scale = np.float32(math.log(2) * 2.0**-BIAS_BITS)
+    initializers = [_tensor("table", plan.table), _tensor("scale", scale)]
+    nodes, inputs = [], [_value("rows", TensorProto.INT64, ["q", "k"])]
+    if isinstance(spec, T5Bias):
+        inputs = _POSITION_INPUTS
+        initializers += [
+            _tensor("thresholds", np.array(spec.thresholds, dtype=np.int64)),
+            _tensor("exact", np.int64(spec.exact_buckets)),
+            _tensor("side", np.int64(spec.side_buckets if spec.bidirectional else 0)),
+            *_AXES,
+            _tensor("axis_last", np.array([2], dtype=np.int64)),
+        ]
+        nodes = [
+            *_difference("query_positions", "key_positions"),
+            *_distance(spec.bidirectional),
+            helper.make_node("Unsqueeze", ["distance", "axis_last"], ["distance_column"]),
+            helper.make_node("GreaterOrEqual", ["distance_column", "thresholds"], ["passed"]),
+            helper.make_node("Cast", ["passed"], ["ones"], to=TensorProto.INT64),
+            helper.make_node("ReduceSum", ["ones", "axis_last"], ["steps"], keepdims=0),
+            helper.make_node("Min", ["distance", "exact"], ["near"]),
+            helper.make_node("Add", ["near", "steps"], ["bucket"]),
+            helper.make_node("Sub", ["difference", "difference"], ["none"]),
+            helper.make_node("Less", ["difference", "none"], ["after"]),
+            helper.make_node("Where", ["after", "side", "none"], ["shift"]),
+            helper.make_node("Add", ["bucket", "shift"], ["rows"]),
+        ]
+    nodes += [
+        helper.make_node("DequantizeLinear", ["table", "scale"], ["values"]),
+        helper.make_node("Gather", ["values", "rows"], ["by_key"], axis=0),
+        helper.make_node("Transpose", ["by_key"], ["bias"], perm=[2, 0, 1]),
+    ]
+    return _model(f"{spec.encoding}_bias", nodes, inputs, _bias_output(plan.table.shape[1]), initializers)
+
+
+def learned_model(plan: LearnedPlan) -> bytes:
+    """The ONNX file of learned positions: position_ids 0, 1, … → rows, by the spec's offset and modulo."""
+    spec = plan.spec
+    scales = np.ldexp(plan.factors[:, 0].astype(np.float64), -plan.factors[:, 1]).astype(np.float32)
+    initializers = [_tensor("rows", plan.table), _tensor("scale", scales if plan.per == "row" else scales[0])]
+    initializers.append(_tensor("offset", np.int64(spec.offset)))
+    nodes, at = [], "position_ids"
+    if spec.modulo is not None:
+        initializers.append(_tensor("modulo", np.int64(spec.modulo)))
+        nodes.append(helper.make_node("Mod", [at, "modulo"], ["place"]))
+        at = "place"
+    axis = {"axis": 0} if plan.per == "row" else {}
+    nodes += [
+        helper.make_node("Add", [at, "offset"], ["row"]),
+        helper.make_node("DequantizeLinear", ["rows", "scale"], ["values"], **axis),
+        helper.make_node("Gather", ["values", "row"], ["embedding"], axis=0),
+    ]
+    return _embedding(f"learned_int{plan.bits}", nodes, ["batch", "seq"], plan.table.shape[1], initializers)
+
+
+def sinusoidal_model(plan: SinusoidalPlan, spec: Sinusoidal | Sinusoidal2D) -> bytes:
+    """The ONNX file of sinusoidal positions; of a 2-D encoding both coordinates read one table."""
+    initializers = [_tensor("rows", plan.table(np.arange(plan.context))), _tensor("scale", np.float32(plan.scale))]
+    nodes = [helper.make_node("DequantizeLinear", ["rows", "scale"], ["values"])]
+    shape: list = ["batch", "seq"]
+    if isinstance(spec, Sinusoidal2D):
+        shape.append(2)
+        order = ("row", "column") if spec.row_first else ("column", "row")
+        for axis, name in enumerate(("row", "column")):
+            initializers.append(_tensor(f"axis_{name}", np.int64(axis)))
+            nodes.append(helper.make_node("Gather", ["position_ids", f"axis_{name}"], [name], axis=2))
+            nodes.append(helper.make_node("Gather", ["values", name], [f"{name}_half"], axis=0))
+        nodes.append(helper.make_node("Concat", [f"{name}_half" for name in order], ["embedding"], axis=-1))
+    else:
+        nodes.append(helper.make_node("Gather", ["values", "position_ids"], ["embedding"], axis=0))
+    return _embedding(f"{spec.encoding}_int{plan.bits}", nodes, shape, spec.dim, initializers)
+
+
+def _embedding(name: str, nodes, position_shape: list, dim: int, initializers) -> bytes:
+    inputs = [_value("position_ids", TensorProto.INT64, position_shape)]
+    return _model(name, nodes, inputs, _value("embedding", TensorProto.FLOAT, ["batch", "seq", dim]), initializers)
+
+
+def _difference(query: str, key: str) -> list[onnx.NodeProto]:
+    """query − key, int64 [q, k]."""
+    return [
+        helper.make_node("Unsqueeze", [query, "axis_q"], ["q"]),
+        helper.make_node("Unsqueeze", [key, "axis_k"], ["k"]),
+        helper.make_node("Sub", ["q", "k"], ["difference"]),
+    ]
 
 
 def _distance(symmetric: bool) -> list[onnx.NodeProto]:
@@ -89,6 +201,14 @@ def _tensor(name: str, array) -> onnx.TensorProto:
 
 def _value(name: str, kind: int, shape: list) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _bias_output(heads: int) -> onnx.ValueInfoProto:
+    return _value("bias", TensorProto.FLOAT, [heads, "q", "k"])
+
+
+_AXES = (_tensor("axis_q", np.array([1], dtype=np.int64)), _tensor("axis_k", np.array([0], dtype=np.int64)))
+_POSITION_INPUTS = [_value("query_positions", TensorProto.INT64, ["q"]), _value("key_positions", TensorProto.INT64, ["k"])]
 
 
 def _model(name: str, nodes, inputs, output, initializers) -> bytes:

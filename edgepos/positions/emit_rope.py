@@ -53,7 +53,7 @@ def _about(spec: Rotation) -> list[str]:
     if spec.axes is not None:
         lines.append("A position has coordinates: pair j turns with coordinate axis[j].")
     if spec.attention_factor != 1:
-        lines.append(f"cos and sin are without the attention factor {spec.attention_factor!r}: multiply the rotated components by it.")
+        lines.append(f"cos and sin are without the attention factor {spec.attention_factor!r}: AMP_M holds it, for other code multiply by it.")
     return lines
 
 
@@ -67,6 +67,7 @@ def _partners(spec: Rotation, pairs: str) -> tuple[str, str]:
 
 
 def _macros(plan: RotationPlan) -> dict[str, int | float]:
+    amp_m, amp_shift = plan.amplitude()
     return {
         "CONTEXT": plan.context,
         "PAIRS": plan.spec.pairs,
@@ -74,6 +75,8 @@ def _macros(plan: RotationPlan) -> dict[str, int | float]:
         "SCALE": plan.scale,
         "BOUND": plan.bound,
         "ATTENTION_FACTOR": plan.spec.attention_factor,
+        "AMP_M": amp_m,
+        "AMP_SHIFT": amp_shift,
     }
 
 
@@ -88,7 +91,7 @@ def _row_file(plan: TablePlan) -> TableFile:
         *_about(plan.spec),
         f"value = entry * {upper}_SCALE. Error at most {upper}_BOUND unit (1/{plan.full_scale}) against exact cos and sin, proven:",
         "every entry is correctly rounded.",
-        f"Use, layout {plan.spec.layout}, for pair j < {upper}_PAIRS, then scale by 1/{plan.full_scale} with saturation:",
+        f"Use, layout {plan.spec.layout}, for pair j < {upper}_PAIRS, then * {upper}_AMP_M >> {upper}_AMP_SHIFT (64 bits), saturated:",
         f"  ya = {a} * {cell % 'cos'} - {b} * {cell % 'sin'};",
         f"  yb = {a} * {cell % 'sin'} + {b} * {cell % 'cos'};",
     )
@@ -130,7 +133,7 @@ def _phase_file(plan: PhasePlan) -> TableFile:
         "quarter: 32767 * 2^15 * (1 + h^2/16) * sin(j*h), h = pi/512, the same for every model.",
         f"value = integer * EDGEPOS_ROPE_PHASE_SCALE. Error at most EDGEPOS_ROPE_PHASE_BOUND units (1/{plan.full_scale}) against exact",
         "cos and sin for positions below EDGEPOS_ROPE_PHASE_CONTEXT, proven.",
-        f"Use: int32_t c, s; edgepos_rope_phase_sincos({row}, j, &c, &s); then, scaled by 1/{plan.full_scale}:",
+        f"Use: int32_t c, s; edgepos_rope_phase_sincos({row}, j, &c, &s); then * EDGEPOS_ROPE_PHASE_AMP_M >> EDGEPOS_ROPE_PHASE_AMP_SHIFT:",
         f"  ya = {a} * c - {b} * s; yb = {a} * s + {b} * c;",
     )
     function = CFunction(

@@ -18,7 +18,7 @@ TIE_SLACK = 1e-6  # five orders above the error of float64 here
 def exact_cos_sin(spec: Angles, position: int, pair: int, seq_len: int | None = None) -> tuple[mpmath.mpf, mpmath.mpf]:
     """cos and sin of one pair at one position to about 190 bits."""
     with mpmath.workprec(EXACT_PREC):
-        angle = int(position) * spec.exact_inv_freq(seq_len)[pair]
+        angle = spec.exact_angle(position, pair, seq_len)
         return mpmath.cos(angle), mpmath.sin(angle)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
-from .config import agree, required, rope_from_config
+from .config import agree, required, rope_from_config, ropes_by_layer_kind
 from .hybrid import Hybrid
 from .learned import Learned
 from .multi_rope import MRope
@@ -17,7 +17,8 @@ from .spec import Spec, check_count, check_flag
 
 
 def from_config(config: dict) -> Spec | dict[str, Spec]:
-    """The position encoding of a model from its `config.json` as a dict; {"encoder": …, "decoder": …} for T5.
+    """The position encoding of a model from its `config.json` as a dict; {"encoder": …, "decoder": …} for T5,
+    {"full_attention": …, "sliding_attention": …} where layer kinds rotate differently (Gemma 3, ModernBERT).
 
     Raises UnsupportedError for a model_type or rope_type that is not known, FormatError naming a key that is missing,
     malformed or contradicts another.
@@ -109,6 +110,29 @@ def _t5(config: dict) -> dict[str, Spec]:
     return {"encoder": T5Bias(buckets, longest, True), "decoder": T5Bias(buckets, longest, False)}
 
 
+def _gemma3(config: dict) -> dict[str, Spec]:
+    """Full layers with the long base and the scaling, sliding ones with the local base."""
+    text = config.get("text_config", config)
+    if not isinstance(text, dict):
+        raise FormatError(f"text_config is {text!r}; allowed is a dict")
+    return ropes_by_layer_kind(
+        _head_dim_default(text, 256),
+        {"full_attention": 1e6, "sliding_attention": 1e4},
+        {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"},
+        ("full_attention",),
+    )
+
+
+def _modernbert(config: dict) -> dict[str, Spec]:
+    kinds = ("full_attention", "sliding_attention")
+    return ropes_by_layer_kind(
+        config,
+        {"full_attention": 160000.0, "sliding_attention": 1e4},
+        {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"},
+        kinds,
+    )
+
+
 def _smollm3(config: dict) -> Hybrid:
     """RoPE in most layers, none in the others: `no_rope_layers` holds 1 where a layer rotates."""
     layers = check_count("num_hidden_layers", required(config, "num_hidden_layers"), 1, 4096)
@@ -145,6 +169,9 @@ _FAMILIES = {
     "qwen3": lambda config: rope_from_config(_head_dim_default(config, 128)),
     "gemma": lambda config: rope_from_config(_head_dim_default(config, 256)),
     "gemma2": lambda config: rope_from_config(_head_dim_default(config, 256)),
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3,
+    "modernbert": _modernbert,
     "phi": lambda config: rope_from_config(config, share=0.5),
     "phi3": lambda config: rope_from_config(config, aliases={"su": "longrope", "yarn": "longrope"}),
     "gpt_neox": _gpt_neox,

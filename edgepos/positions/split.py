@@ -29,6 +29,8 @@ class SplitPlan(RotationPlan):
         """Raises UnsupportedError for other entry_bits than 16 and 32 and for large tables, FormatError for a bad context."""
         if entry_bits not in ENTRY_SCALES:
             raise UnsupportedError(f"entry_bits is {entry_bits!r}; known are 16, 32")
+        if not spec.linear:
+            raise UnsupportedError(f"{spec.encoding} has angles that do not add up over positions; use the table method")
         self.spec, self.context, self.entry_bits = spec, check_context(context), entry_bits
         self.method = f"split-{entry_bits}"
         self.shift = ((context - 1).bit_length() + 1) // 2

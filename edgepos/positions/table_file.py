@@ -113,7 +113,7 @@ class TableFile:
         files: dict[str, bytes] = {}
         if "c" in self.formats:
             files |= {f"{self.stem}.h": self.header().encode(), f"{self.stem}.c": self.source().encode()}
-        if "npz" in self.formats:
+        if "npz" in self.formats or self.learned is not None:
             files[f"{self.stem}.npz"] = self.npz()
         if "bin" in self.formats:
             data, description = self.binary()
