@@ -8,11 +8,12 @@ from pathlib import Path
 from edgepos.errors import FormatError, UnsupportedError
 
 from .canonical import CanonicalModel
+from .gguf_source import load_gguf
 from .hf_folder import load_hf_folder
 from .llama2c import load_llama2c
 from .tokenizers import TokenizerSpec
 
-SUPPORTED = "a Hugging Face folder (config.json + safetensors) or a llama2.c version-0 .bin file"
+SUPPORTED = "a Hugging Face folder (config.json + safetensors), a .gguf file or a llama2.c version-0 .bin file"
 
 
 def load(
@@ -23,11 +24,11 @@ def load(
 ) -> CanonicalModel:
     """Read ``source`` into the canonical ONNX graph (opset 23, float32).
 
-    source:    a Hugging Face folder or a llama2.c version-0 ``.bin``
+    source:    a Hugging Face folder, a ``.gguf`` file or a llama2.c version-0 ``.bin``
     context:   number of positions to plan for; all the model allows when None
     tokenizer: the tokenizer file of a llama2.c model when it is not beside it
 
-    Weights stay memory-mapped where they are float32. Raises UnsupportedError for a valid
+    Weights stay memory-mapped where they are float32, and quantized until they are read where the source is. Raises UnsupportedError for a valid
     source EdgePos cannot use, FormatError for a malformed one.
     """
     path = Path(source)
@@ -39,6 +40,10 @@ def load(
         return load_hf_folder(path, context=context)
     if not path.is_file():
         raise FormatError(f"{path}: no such file or folder; supported: {SUPPORTED}")
+    if path.suffix == ".gguf":
+        if tokenizer is not None:
+            raise UnsupportedError(f"{path.name}: tokenizer= is for llama2.c files; a GGUF file holds its own")
+        return load_gguf(path, context=context)
     if path.suffix != ".bin":
         raise UnsupportedError(f"{path.name}: unknown kind of file; supported: {SUPPORTED}")
     return load_llama2c(path, context=context, tokenizer=Path(tokenizer) if tokenizer is not None else None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from .json_files import read_bytes, read_json_object
+from .quantized_rows import LazyRows
 from .tokenizers import TokenizerSpec
 
 
@@ -19,7 +20,7 @@ class CanonicalModel:
     """A float model as the canonical ONNX graph, with its tokenizer and origin.
 
     model:         the graph, opset 23; weights may still be memory-mapped
-    tokenizer:     neutral description of the tokenizer
+    tokenizer:     neutral description of the tokenizer, or None
     name:          folder name or file stem of the source
     context:       number of positions, 0 .. context-1
     vocab_size:    rows of the embedding and columns of the logits
@@ -27,10 +28,12 @@ class CanonicalModel:
     license:       model_card.json, or the first line of LICENSE under "license", or None
     eos_ids:       tokens that end a generation
     bos_id:        token that starts a text, or None
+    grids:         matrices whose source holds integers: initializer name -> those rows (their floats are the graph's)
+    tokenizer_problem: why there is no tokenizer, where it is None
     """
 
     model: ir.Model
-    tokenizer: TokenizerSpec
+    tokenizer: TokenizerSpec | None
     name: str
     context: int
     vocab_size: int
@@ -38,6 +41,8 @@ class CanonicalModel:
     license: dict[str, Any] | None
     eos_ids: tuple[int, ...]
     bos_id: int | None
+    grids: Mapping[str, LazyRows] = field(default_factory=dict)
+    tokenizer_problem: str | None = None
 
 
 def read_license(folder: Path) -> dict[str, Any] | None:

@@ -13,7 +13,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from edgepos.positions import Learned, RelativeBias, Sinusoidal, T5Bias
+from edgepos.errors import UnsupportedError
+from edgepos.positions import Learned, RelativeBias, Rope, Sinusoidal, T5Bias
 from edgepos.positions.distances import distance_rows
 
 from .position_tables import alibi_slopes, rope_tables
@@ -27,10 +28,10 @@ def to_tensor(weight: Weight) -> ir.TensorProtocol:
     """``weight`` as a float32 tensor, without reading it now.
 
     float32 row-major arrays (memory-mapped ones too) are used in place; float16,
-    bfloat16 and strided views are converted each time the tensor is read.
+    bfloat16, strided views and quantized rows are converted each time the tensor is read.
     """
     array, shape = weight.array, weight.shape
-    if array.dtype == np.dtype("<f4") and array.flags.c_contiguous:
+    if isinstance(array, np.ndarray) and array.dtype == np.dtype("<f4") and array.flags.c_contiguous:
         return ir.Tensor(array.reshape(shape), name=weight.name)
 
     def convert() -> ir.TensorProtocol:
@@ -52,7 +53,7 @@ class GraphBuilder:
         self._initializers: dict[str, ir.Value] = {}
         self.input_ids = self._input("input_ids", ir.DataType.INT64, (1, "S"))
         self.position_ids = self._input("position_ids", ir.DataType.INT64, (1, "S"))
-        self._rope: tuple[ir.Value, ir.Value] | None = None
+        self._rope: dict[Rope, tuple[ir.Value, ir.Value]] = {}
         self._alibi: ir.Value | None = None
         self._key_positions: ir.Value | None = None
         self._biases: dict[str, ir.Value] = {}
@@ -169,26 +170,36 @@ class GraphBuilder:
         """The tanh approximation of GELU."""
         return self._op("Gelu", [x], name, tuple(x.shape), approximate="tanh")
 
-    def rope(
-        self, x: ir.Value, name: str, *, heads: int, head_dim: int, theta: float, layout: str
-    ) -> ir.Value:
+    def head_norm(self, x: ir.Value, name: str, gamma: Weight, epsilon: float, heads: int) -> ir.Value:
+        """RMS norm over each head of x [1, S, heads*head_dim]; ``gamma`` is [head_dim]."""
+        head_dim = gamma.shape[0]
+        split = self._constant(f"heads.{heads}x{head_dim}", np.array([1, -1, heads, head_dim], np.int64))
+        whole = self._constant(f"width.{heads * head_dim}", np.array([1, -1, heads * head_dim], np.int64))
+        cut = self._op("Reshape", [x, split], f"{name}.heads", (1, "S", heads, head_dim))
+        normed = self._op("RMSNormalization", [cut, self._weight(gamma)], f"{name}.rms", (1, "S", heads, head_dim), axis=-1, epsilon=epsilon)
+        return self._op("Reshape", [normed, whole], name, (1, "S", heads * head_dim))
+
+    def rope(self, x: ir.Value, name: str, *, heads: int, spec: Rope) -> ir.Value:
         """Rotate x [1, S, heads*head_dim] by ``position_ids``.
 
-        ``layout`` is "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+head_dim/2).
-        The tables are shared by every call, so all layers must agree on theta and head_dim.
+        The tables are shared by every call with the same rotation; a scaling that depends on the length of the session
+        takes the context for it. An attention factor is in the tables, so it is on the rotated components only.
         """
-        if self._rope is None:
-            cos, sin = rope_tables(theta, head_dim, self._context)
-            self._rope = (self._constant("rope.cos", cos), self._constant("rope.sin", sin))
-        facts = {"layout": layout, "theta": theta, "head_dim": head_dim, "rotary_dim": head_dim}
+        if spec not in self._rope:
+            cos, sin = rope_tables(spec, self._context)
+            part = f".{len(self._rope)}" if self._rope else ""
+            self._rope[spec] = (self._constant(f"rope{part}.cos", cos), self._constant(f"rope{part}.sin", sin))
+        facts = {key: value for key, value in spec.to_json().items() if key != "encoding" and value is not None}
+        partial = {} if spec.rotary_dim == spec.head_dim else {"rotary_embedding_dim": spec.rotary_dim}
         return self._op(
             "RotaryEmbedding",
-            [x, *self._rope, self.position_ids],
+            [x, *self._rope[spec], self.position_ids],
             name,
             tuple(x.shape),
             metadata={"edgepos.rope": json.dumps(facts)},
             num_heads=heads,
-            interleaved=int(layout == "interleaved"),
+            interleaved=int(spec.layout == "interleaved"),
+            **partial,
         )
 
     def learned_positions(self, x: ir.Value, table: Weight, spec: Learned) -> ir.Value:
@@ -268,6 +279,21 @@ class GraphBuilder:
             )
         return self._alibi
 
+    def _window(self, n: int) -> ir.Value:
+        """The boolean mask query position - key position < n, [1, 1, S, P+S]; layers with one window share it."""
+        name = f"window.{n}"
+        if name not in self._biases:
+            int64, shape = ir.DataType.INT64, (1, 1, "S", "P+S")
+            key_axes = self._constant("window.key_axes", np.array([1, 2], np.int64))
+            query_axes = self._constant("window.query_axes", np.array([1, 3], np.int64))
+            row = self._op("Unsqueeze", [self._keys(), key_axes], f"{name}.keys", (1, 1, 1, "P+S"), dtype=int64)
+            column = self._op("Unsqueeze", [self.position_ids, query_axes], f"{name}.queries", (1, 1, "S", 1), dtype=int64)
+            away = self._op("Sub", [column, row], f"{name}.away", shape, dtype=int64)
+            limit = self._constant(f"{name}.limit", np.array(n, np.int64))
+            metadata = {"edgepos.window": json.dumps({"window": n})}
+            self._biases[name] = self._op("Less", [away, limit], f"{name}.mask", shape, dtype=ir.DataType.BOOL, metadata=metadata)
+        return self._biases[name]
+
     def attention(
         self,
         q: ir.Value,
@@ -279,8 +305,17 @@ class GraphBuilder:
         kv_heads: int,
         head_dim: int,
         mask: ir.Value | None = None,
+        window: int = 0,
+        scale: float | None = None,
     ) -> ir.Value:
-        """Causal attention of layer ``layer`` with its KV cache -> [1, S, heads*head_dim]."""
+        """Causal attention of layer ``layer`` with its KV cache -> [1, S, heads*head_dim].
+
+        ``window``: keys a token sees, its own included, instead of all. ``scale``: of the scores, default 1/sqrt(head_dim).
+        """
+        if window:
+            if mask is not None:
+                raise UnsupportedError(f"layer {layer}: a sliding window of {window} and a bias on the scores; supported: one of them")
+            mask = self._window(window)
         past_shape = (1, kv_heads, "P", head_dim)
         present_shape = (1, kv_heads, "P+S", head_dim)
         past_key = self._input(f"past_key.{layer}", ir.DataType.FLOAT, past_shape)
@@ -298,7 +333,7 @@ class GraphBuilder:
             {
                 "q_num_heads": heads,
                 "kv_num_heads": kv_heads,
-                "scale": 1.0 / math.sqrt(head_dim),
+                "scale": 1.0 / math.sqrt(head_dim) if scale is None else scale,
                 "is_causal": 1,
             },
         )

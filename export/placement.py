@@ -45,7 +45,7 @@ class Placement:
             Learned: lambda: spec.modulo is None and spec.pad_id is None,
             Sinusoidal: lambda: True,
             NoPosition: lambda: True,
-            Rope: lambda: spec.scaling is None and spec.rotary_dim == spec.head_dim == self._head_dim,
+            Rope: lambda: spec.pairs > 0 and spec.head_dim == self._head_dim,
             Alibi: lambda: spec == Alibi(self._heads),
             T5Bias: lambda: not spec.bidirectional,
             RelativeBias: lambda: True,
@@ -53,7 +53,7 @@ class Placement:
         if type(spec) not in known or not known[type(spec)]():
             raise UnsupportedError(
                 f"positions {spec}: not supported in a decoder; supported: learned without modulo and pad_id, sinusoidal, rope over the "
-                f"whole head of {self._head_dim}, the paper's alibi of {self._heads} heads, causal t5, relative, none"
+                f"whole head of {self._head_dim} or its first part, the paper's alibi of {self._heads} heads, causal t5, relative, none"
             )
 
     def _layer(self, layer: int) -> Spec:
@@ -76,7 +76,7 @@ class Placement:
         spec = self._layer(layer)
         if not isinstance(spec, Rope):
             return x
-        return self._graph.rope(x, name, heads=heads, head_dim=spec.head_dim, theta=spec.theta, layout=spec.layout)
+        return self._graph.rope(x, name, heads=heads, spec=spec)
 
     def mask(self, layer: int) -> ir.Value | None:
         """The attention mask of a layer, or None."""

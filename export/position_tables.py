@@ -6,15 +6,16 @@ import math
 
 import numpy as np
 
+from edgepos.positions import Rope
 
-def rope_tables(theta: float, head_dim: int, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin of position * theta^(-2i/head_dim), float32 [context, head_dim/2] each.
 
-    Source: Su et al., RoFormer, arXiv 2104.09864, section 3.2.2.
+def rope_tables(spec: Rope, context: int) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin of position · inv_freq times the attention factor, float32 [context, pairs] each.
+
+    Source: Su et al., RoFormer, arXiv 2104.09864, section 3.2.2, and ``edgepos.positions`` for the scalings.
     """
-    inverse_frequency = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    angle = np.outer(np.arange(context, dtype=np.float64), inverse_frequency)
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    cos, sin = spec.cos_sin(np.arange(context), context)
+    return (cos * spec.attention_factor).astype(np.float32), (sin * spec.attention_factor).astype(np.float32)
 
 
 def alibi_slopes(heads: int) -> np.ndarray:

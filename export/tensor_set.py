@@ -9,6 +9,7 @@ import numpy as np
 
 from edgepos.errors import FormatError
 
+from .quantized_rows import LazyRows
 from .shorten import shorten
 
 
@@ -16,12 +17,12 @@ from .shorten import shorten
 class Weight:
     """A named tensor that has not been read yet.
 
-    ``array`` is a view, usually of a mapped file, of dtype float32, float16 or bfloat16; reading it
-    means converting to float32 and reshaping to ``shape``.
+    ``array`` is a view, usually of a mapped file, of dtype float32, float16 or bfloat16, or rows of a
+    quantized file; reading it means converting to float32 and reshaping to ``shape``.
     """
 
     name: str
-    array: np.ndarray
+    array: np.ndarray | LazyRows
     shape: tuple[int, ...]
 
 
@@ -32,7 +33,7 @@ class TensorSet:
     a weight that silently does nothing is a wrong model.
     """
 
-    def __init__(self, origin: str, arrays: Mapping[str, np.ndarray]):
+    def __init__(self, origin: str, arrays: Mapping[str, np.ndarray | LazyRows]):
         self._origin = origin
         self._arrays = dict(arrays)
         self._taken: set[str] = set()

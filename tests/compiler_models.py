@@ -7,6 +7,7 @@ import numpy as np
 from edgepos.export import CanonicalModel
 from edgepos.export.graph import GraphBuilder
 from edgepos.export.tensor_set import Weight
+from edgepos.positions import Rope
 from edgepos.export.tokenizers import TokenizerSpec, pairs_array
 
 VOCAB, WIDTH, INNER, HEADS, HEAD_DIM, CONTEXT = 61, 24, 44, 6, 4, 96
@@ -74,8 +75,8 @@ def llama(seed: int = 7, layers: int = 2, layout: str = "interleaved", kv_heads:
             g.linear(h, f"{p}attn.{n}", w(f"{p}{n}.weight", heads * HEAD_DIM, WIDTH), w(f"{p}{n}.bias", heads * HEAD_DIM))
             for n, heads in (("q", HEADS), ("k", kv_heads), ("v", kv_heads))
         )
-        q = g.rope(q, p + "attn.q.rope", heads=HEADS, head_dim=HEAD_DIM, theta=10000.0, layout=layout)
-        k = g.rope(k, p + "attn.k.rope", heads=kv_heads, head_dim=HEAD_DIM, theta=10000.0, layout=layout)
+        q = g.rope(q, p + "attn.q.rope", heads=HEADS, spec=Rope(HEAD_DIM, theta=10000.0, layout=layout))
+        k = g.rope(k, p + "attn.k.rope", heads=kv_heads, spec=Rope(HEAD_DIM, theta=10000.0, layout=layout))
         y = g.attention(q, k, v, i, heads=HEADS, kv_heads=kv_heads, head_dim=HEAD_DIM)
         x = g.add(x, g.linear(y, p + "attn.out", w(p + "out.weight", WIDTH, WIDTH)), p + "attn.residual")
         h = g.rms_norm(x, p + "mlp_norm", w(p + "mlp_norm.weight", WIDTH, mean=1.0), 1e-5)

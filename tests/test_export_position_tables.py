@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from edgepos.export.position_tables import alibi_slopes, rope_tables
+from edgepos.positions import Rope
 
 
 @pytest.mark.parametrize(("theta", "head_dim"), [(10000.0, 8), (100000.0, 64), (500.0, 10)])
 def test_rope_tables_against_mpmath(theta, head_dim):
-    cos, sin = rope_tables(theta, head_dim, 2000)
+    cos, sin = rope_tables(Rope(head_dim, theta=theta), 2000)
     assert cos.shape == sin.shape == (2000, head_dim // 2) and cos.dtype == sin.dtype == np.float32
     with mpmath.workdps(40):
         for position in (0, 1, 77, 1999):

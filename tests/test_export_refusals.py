@@ -66,7 +66,6 @@ LLAMA_CONFIGS = [
     ({"hidden_act": "gelu"}, NO, "hidden_act 'gelu' is not supported"),
     ({"rms_norm_eps": 0}, BAD, "rms_norm_eps is 0"),
     ({"tie_word_embeddings": True}, BAD, "tie_word_embeddings is true but 'lm_head.weight' differs"),
-    ({"sliding_window": 64}, NO, "sliding_window 64 is shorter than the context 128"),
     ({"max_position_embeddings": 2**24}, NO, "pass a smaller context="),
     ({"rope_parameters": LINEAR}, NO, "rope type 'linear'"),
     ({"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 2.0}}, NO, "rope type 'yarn'"),

@@ -117,7 +117,7 @@ class Assembly:
             self._shared[key] = (self.add_tensor(step.gamma, integers), bits)
         gamma, bits = self._shared[key]
         beta, values = (NONE, None) if step.beta is None else self._added(step.beta)
-        op = Operation(Op.NORM, self._define(step), self._ins(step.x), (gamma, beta, NONE, NONE), {"center": int(step.center)}, step.name)
+        op = Operation(Op.NORM, self._define(step), self._ins(step.x), (gamma, beta, NONE, NONE), {"center": int(step.center), "groups": step.groups}, step.name)
         self._append(step, op, gamma_bits=bits, added=values, added_name=step.beta or "")
 
     def _linear(self, step: Linear) -> None:
@@ -140,12 +140,12 @@ class Assembly:
 
     def _rotate(self, step: Rotate) -> None:
         spec = step.spec
-        increments = self._share(("rope", spec), "rope.increments", lambda: constants.increments(spec))
+        increments = self._share(("rope", spec), "rope.increments", lambda: constants.increments(spec, self.options.context))
         params = {"heads": step.heads, "head_dim": spec.head_dim, "layout": HALF if spec.layout == "half" else INTERLEAVED}
         self._append(step, Operation(Op.ROPE, self._define(step), self._ins(step.x), (increments, NONE, NONE, NONE), params, step.name))
 
     def _attend(self, step: Attend) -> None:
-        self.program.kv.append(KV(step.kv_heads, step.k_dim, step.v_dim))
+        self.program.kv.append(KV(step.kv_heads, step.k_dim, step.v_dim, step.window))
         write = Operation(Op.KV_WRITE, ins=self._ins(step.k, step.v), params={"layer": step.layer}, name=f"{step.name}.cache")
         self._append(step, write)
         slopes, bias, shift = NONE, NONE, 0
@@ -176,7 +176,7 @@ class Assembly:
             p["shift"] = -out
         elif op.code == Op.NORM:
             f = self.f_of(step.x)
-            p["eps_m"], p["eps_shift"] = constants.epsilon(step.epsilon, step.width, step.center, f)
+            p["eps_m"], p["eps_shift"] = constants.epsilon(step.epsilon, step.width // step.groups, step.center, f)
             p["out_shift"] = piece.gamma_bits - out
         elif op.code == Op.LINEAR:
             p["shift"] = self.f_of(step.x) - out

@@ -53,9 +53,9 @@ def amplitude(spec: Rope, f_in: int, f_out: int) -> tuple[int, int]:
         return mantissa_shift(mpmath.ldexp(spec.exact_attention_factor() / 32767, f_out - f_in))
 
 
-def increments(spec: Rope) -> np.ndarray:
-    """The phase increments of ROPE as int32 [pairs, 2] (low, high)."""
-    return np.ascontiguousarray(spec.increments(), dtype="<u8").view("<i4").reshape(-1, 2)
+def increments(spec: Rope, context: int | None = None) -> np.ndarray:
+    """The phase increments of ROPE as int32 [pairs, 2] (low, high); `context` is the session's length for scalings that ask."""
+    return np.ascontiguousarray(spec.increments(context), dtype="<u8").view("<i4").reshape(-1, 2)
 
 
 def score(scale: float, kv_bits: int, f_q: int, f_k: int) -> tuple[int, int]:

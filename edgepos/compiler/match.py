@@ -7,14 +7,14 @@ import re
 import onnx_ir as ir
 
 from ..errors import UnsupportedError
-from .match_positions import alibi_slopes_of, rope_of
+from .match_positions import WINDOW, alibi_slopes_of, rope_of, window_of
 from .match_tables import BIAS, bias_of, is_part, rows_of
-from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, value_name
+from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, reshape_dims, value_name
 from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
 
 OPSET = 23
 SUPPORTED = (
-    "Add, Attention, Gather, Gelu, LayerNormalization, MatMul, Mul, RMSNormalization, Relu, RotaryEmbedding, Sigmoid, Tanh "
+    "Add, Attention, Gather, Gelu, LayerNormalization, MatMul, Mul, RMSNormalization, Relu, Reshape, RotaryEmbedding, Sigmoid, Tanh "
     "in the forms export/graph.py writes"
 )
 INPUT_NAME = re.compile(r"input_ids|position_ids|key_position_ids|past_(key|value)\.\d+")
@@ -39,6 +39,7 @@ class _Matcher:
         self.waiting: dict[ir.Node, None] = {}  # nodes that only make sense as part of a later one
         self.done: set[ir.Node] = set()
         self.transposed: dict[ir.Value, ir.Value] = {}
+        self.heads: dict[ir.Value, tuple[ir.Value, int]] = {}  # activations cut into heads [1, S, heads, head_dim], and how many
         self.rows = 0
         self.layers = 0
         self.caches: list[ir.Value] = []
@@ -50,7 +51,7 @@ class _Matcher:
                 continue
             if node.domain not in ("", "ai.onnx"):
                 raise refuse(node, f"operator of domain '{node.domain}'", "the standard ONNX operators")
-            if node.op_type in MASK_OPS or "edgepos.alibi" in node.metadata_props or is_part(node, self.inputs):
+            if node.op_type in MASK_OPS or any(key in node.metadata_props for key in ("edgepos.alibi", WINDOW)) or is_part(node, self.inputs):
                 self.waiting[node] = None
             elif node.op_type not in _OPERATORS:
                 raise refuse(node, "operator not known here", SUPPORTED)
@@ -160,14 +161,31 @@ class _Matcher:
         if not 0 <= epsilon < float("inf"):
             raise refuse(node, f"epsilon {epsilon}", "a finite number of at least 0")
         input_count(node, 2, 3 if center else 2)
-        x = self._take(node, 0)
-        width = self.width[x]
+        cut = self.heads.get(node.inputs[0])
+        x, groups = (self._take(node, 0), 1) if cut is None else cut
+        width = self.width[x] // groups
         gamma = float_initializer(node, 1, dims=(width,))
         beta = float_initializer(node, 2, dims=(width,)) if len(node.inputs) > 2 and node.inputs[2] is not None else None
         if any(value is not None and value.uses() for value in node.outputs[1:]):
             raise refuse(node, "its second output is used", "the normalized output only")
-        out = node.outputs[0]
-        self._emit(Norm(node.name, value_name(out), width, value_name(x), gamma, beta, epsilon, center), out)
+        out, name = node.outputs[0], node.name
+        if cut is not None:
+            uses = list(out.uses())
+            if len(uses) != 1 or uses[0].node.op_type != "Reshape" or reshape_dims(uses[0].node) != [1, -1, width * groups]:
+                raise refuse(node, f"what follows the norm of {groups} heads", f"one Reshape to [1, -1, {width * groups}]")
+            self.done.update((node.inputs[0].producer(), uses[0].node))
+            # Named after the Reshape, so that a step and its value in the graph stay side by side.
+            out, name = uses[0].node.outputs[0], uses[0].node.name
+        self._emit(Norm(name, value_name(out), width * groups, value_name(x), gamma, beta, epsilon, center, groups), out)
+
+    def _reshape(self, node: ir.Node) -> None:
+        """The cut of [1, S, width] into heads, for a norm over each."""
+        x = self._take(node, 0)
+        dims = reshape_dims(node)
+        if len(dims) != 4 or dims[:2] != [1, -1] or min(dims[2:]) < 1 or dims[2] * dims[3] != self.width[x]:
+            raise refuse(node, f"shape {dims} of width {self.width[x]}", "[1, -1, heads, head_dim] before a norm over heads, with heads · head_dim = width")
+        self.heads[node.outputs[0]] = (x, dims[2])
+        self.waiting[node] = None
 
     def _transpose(self, node: ir.Node) -> None:
         attributes(node, perm=[1, 0])  # also the default for two axes
@@ -286,8 +304,12 @@ class _Matcher:
         if not 0 < scale < float("inf"):
             raise refuse(node, f"scale {scale}", "a finite number above 0")
         slopes = bias = relative = None
+        window = 0
         mask = node.inputs[3]
-        if mask is not None and mask.producer() is not None and BIAS in mask.producer().metadata_props:
+        if mask is not None and mask.producer() is not None and WINDOW in mask.producer().metadata_props:
+            window, parts = window_of(mask, self.inputs)
+            self.done.update(parts)
+        elif mask is not None and mask.producer() is not None and BIAS in mask.producer().metadata_props:
             if any(isinstance(step, Rotate) and step.out == q.name for step in self.steps):
                 raise refuse(node, "rotary positions and a relative bias", "one position encoding per layer")
             bias, relative, parts = bias_of(node, mask, heads, self.inputs)
@@ -301,7 +323,7 @@ class _Matcher:
         self._emit(
             Attend(
                 node.name, value_name(out), heads * v_dim, value_name(q), value_name(k), value_name(v),
-                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative,
+                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative, window,
             ),
             out,
         )  # fmt: skip
@@ -318,6 +340,7 @@ _OPERATORS = {
     "Mul": _Matcher._mul,
     "RMSNormalization": _Matcher._rmsnormalization,
     "Relu": _Matcher._relu,
+    "Reshape": _Matcher._reshape,
     "RotaryEmbedding": _Matcher._rotaryembedding,
     "Sigmoid": _Matcher._sigmoid,
     "Tanh": _Matcher._tanh,

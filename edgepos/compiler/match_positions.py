@@ -13,6 +13,8 @@ from .nodes import attributes, const_shape, describe, float_initializer, refuse
 
 TABLE_TOLERANCE = 1e-6  # float32 of numbers up to 1 rounds by 3e-8; a wrong theta or layout is off by far more
 ROPE_FACTS = ("layout", "theta", "head_dim", "rotary_dim")
+ROPE_EXTRAS = ("scaling",)
+WINDOW = "edgepos.window"
 ROWS = 4096
 
 
@@ -23,7 +25,7 @@ def rope_of(node: ir.Node, width: int) -> tuple[int, Rope]:
     Raises UnsupportedError naming the node.
     """
     found = attributes(node, num_heads=int, interleaved=(0, 1), rotary_embedding_dim=int)
-    facts = _facts(node, "edgepos.rope", ROPE_FACTS)
+    facts = _facts(node, "edgepos.rope", ROPE_FACTS, ROPE_EXTRAS)
     try:
         spec = Rope(**facts)
     except EdgePosError as error:
@@ -47,8 +49,8 @@ def rope_of(node: ir.Node, width: int) -> tuple[int, Rope]:
     return heads, spec
 
 
-def _facts(node: ir.Node, key: str, allowed: tuple[str, ...]) -> dict:
-    """The JSON object in metadata `key`."""
+def _facts(node: ir.Node, key: str, allowed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict:
+    """The JSON object in metadata `key`, which has every key of `allowed`."""
     text = node.metadata_props.get(key)
     try:
         facts = json.loads(text) if text is not None else None
@@ -57,8 +59,8 @@ def _facts(node: ir.Node, key: str, allowed: tuple[str, ...]) -> dict:
     if not isinstance(facts, dict):
         raise refuse(node, f"metadata {key} is {text!r}", f"a JSON object with {', '.join(allowed)}")
     for name in facts:
-        if name not in allowed:
-            raise refuse(node, f"metadata {key} has the key '{name}'", ", ".join(allowed))
+        if name not in (*allowed, *optional):
+            raise refuse(node, f"metadata {key} has the key '{name}'", ", ".join((*allowed, *optional)))
     for name in allowed:
         if name not in facts:
             raise refuse(node, f"metadata {key} lacks the key '{name}'", ", ".join(allowed))
@@ -78,7 +80,7 @@ def _check_tables(node: ir.Node, spec: Rope, names: list[str]) -> None:
     cos, sin = (node.inputs[index].const_value.numpy() for index in (1, 2))
     for start in range(0, len(cos), ROWS):
         positions = np.arange(start, min(start + ROWS, len(cos)))
-        for name, table, exact in zip(names, (cos, sin), spec.cos_sin(positions)):
+        for name, table, exact in zip(names, (cos, sin), spec.cos_sin(positions, len(cos))):
             wrong = ~(np.abs(table[positions] - exact * spec.attention_factor) <= TABLE_TOLERANCE)
             if wrong.any():
                 row, pair = np.argwhere(wrong)[0]
@@ -88,6 +90,33 @@ def _check_tables(node: ir.Node, spec: Rope, names: list[str]) -> None:
                     f"but its metadata (theta {spec.theta}, {spec.layout}) gives {exact[row, pair]:.9g}",
                     "tables that agree with the metadata",
                 )
+
+
+def window_of(mask: ir.Value, inputs: dict[str, ir.Value]) -> tuple[int, list[ir.Node]]:
+    """(keys a token sees, nodes that make the mask) of an attn_mask position − key position < window.
+
+    Raises UnsupportedError naming the part that differs.
+    """
+    less = mask.producer()
+    wanted = "Less(Sub(Unsqueeze(position_ids), Unsqueeze(key_position_ids)), window)"
+    window = _facts(less, WINDOW, ("window",))["window"]
+    if less.op_type != "Less" or len(less.inputs) != 2 or less.inputs[1].const_value is None or less.inputs[1].const_value.numpy().tolist() != window:
+        raise refuse(less, f"its inputs with window {window!r}", wanted)
+    if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= 2**20:
+        raise refuse(less, f"window {window!r}", "1 to 2^20 keys")
+    sub = less.inputs[0].producer() if less.inputs[0] is not None else None
+    if sub is None or sub.op_type != "Sub":
+        raise refuse(less, f"input 0 is {describe(less.inputs[0])}", wanted)
+    nodes = [less, sub]
+    for value, source, axes in zip(sub.inputs, ("position_ids", "key_position_ids"), ([1, 3], [1, 2])):
+        unsqueeze = value.producer() if value is not None else None
+        if unsqueeze is None or unsqueeze.op_type != "Unsqueeze" or len(unsqueeze.inputs) != 2:
+            raise refuse(sub, f"{describe(value)} where Unsqueeze is expected", wanted)
+        x, axes_value = unsqueeze.inputs
+        if x is not inputs.get(source) or axes_value.const_value is None or axes_value.const_value.numpy().tolist() != axes:
+            raise refuse(unsqueeze, f"inputs {describe(x)}, {describe(axes_value)}", f"{source} with axes {axes}")
+        nodes.append(unsqueeze)
+    return window, nodes
 
 
 def alibi_slopes_of(attention: ir.Node, mask: ir.Value, heads: int, inputs: dict[str, ir.Value]) -> tuple[str, list[ir.Node]]:

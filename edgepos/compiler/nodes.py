@@ -83,3 +83,13 @@ def float_initializer(node: ir.Node, index: int, *, dims: tuple[int, ...] | None
         wanted = str(list(dims)) if dims is not None else f"{rank} axes, none empty"
         raise refuse(node, f"initializer '{value.name}' has shape {list(shape)}", wanted)
     return value.name
+
+
+def reshape_dims(node: ir.Node) -> list[int]:
+    """The constant shape that a Reshape asks for; raises UnsupportedError naming the node when it is not constant."""
+    attributes(node, allowzero=0)
+    input_count(node, 2)
+    dims = node.inputs[1]
+    if dims is None or dims.const_value is None or dims.const_value.dtype != ir.DataType.INT64:
+        raise refuse(node, f"shape is {describe(dims)}", "a constant shape")
+    return [int(d) for d in dims.const_value.numpy().ravel()]

@@ -38,7 +38,7 @@ def build(model: ir.Model, source: FloatProgram, program: Program, data_start: i
             rewriter.vector(step.bias, op.tensors[3], 2.0 ** -program.values[op.out].f)
         if isinstance(step, Norm):
             bits = op.params["out_shift"] + program.values[op.out].f
-            rewriter.vector(step.gamma, op.tensors[0], 2.0**-bits / np.sqrt(step.width))
+            rewriter.vector(step.gamma, op.tensors[0], 2.0**-bits / np.sqrt(step.width // step.groups))
             if step.beta is not None:
                 rewriter.vector(step.beta, op.tensors[1], 2.0 ** -program.values[op.out].f)
         if isinstance(step, Attend) and step.slopes is not None:

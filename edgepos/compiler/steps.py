@@ -53,12 +53,13 @@ class _Unary(Step):
 
 @dataclass(frozen=True)
 class Norm(_Unary):
-    """center: LayerNorm if true, else RMSNorm. epsilon is the float32 of the graph."""
+    """center: LayerNorm if true, else RMSNorm. epsilon is the float32 of the graph. groups: equal parts normed each on its own."""
 
     gamma: str
     beta: str | None
     epsilon: float
     center: bool
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Attend(Step):
     """Causal attention with the KV cache of `layer`.
 
     slopes: ALiBi initializer or None. bias: initializer of a relative bias by distance [n, heads] or None; relative: its spec.
+    window: keys a token sees, its own included; 0: all.
     """
 
     q: str
@@ -119,6 +121,7 @@ class Attend(Step):
     slopes: str | None
     bias: str | None = None
     relative: T5Bias | RelativeBias | None = None
+    window: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:

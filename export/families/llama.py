@@ -26,7 +26,11 @@ DEFAULT_BOS, DEFAULT_EOS = (1,), (2,)  # of the config class, when the file does
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """The numbers that decide a Llama graph; ``layout`` is "half" or "interleaved"."""
+    """The numbers that decide a Llama graph; ``layout`` is "half" or "interleaved".
+
+    attention_bias: of q, k, v and, unless output_bias says otherwise, of the output. head_norm: RMS norms over each head
+    of q and k. window: keys a token sees, its own included; 0: all.
+    """
 
     vocab_size: int
     dim: int
@@ -42,6 +46,9 @@ class LlamaShape:
     tied: bool
     attention_bias: bool = False
     mlp_bias: bool = False
+    output_bias: bool | None = None
+    head_norm: bool = False
+    window: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class LlamaNames:
     down: str
     final_norm: str
     head: str
+    q_norm: str = ""
+    k_norm: str = ""
 
 
 HF_NAMES = LlamaNames(
@@ -75,6 +84,8 @@ HF_NAMES = LlamaNames(
     down="model.layers.{i}.mlp.down_proj.weight",
     final_norm="model.norm.weight",
     head="lm_head.weight",
+    q_norm="model.layers.{i}.self_attn.q_norm.weight",
+    k_norm="model.layers.{i}.self_attn.k_norm.weight",
 )
 
 
@@ -105,12 +116,6 @@ def read_config(config: Config, context: int | None) -> LlamaShape:
         raise UnsupportedError(f"{config.origin}: hidden_act {shorten(act)} is not supported; supported: silu")
     limit = config.size("max_position_embeddings", default=2048)
     context = config.context(context, limit)
-    window = config.size("sliding_window", default=context)
-    if window < context:
-        raise UnsupportedError(
-            f"{config.origin}: sliding_window {window} is shorter than the context {context}; sliding-window "
-            f"attention is not supported; pass context={window} or less"
-        )
     return LlamaShape(
         vocab_size=config.size("vocab_size"),
         dim=dim,
@@ -126,6 +131,7 @@ def read_config(config: Config, context: int | None) -> LlamaShape:
         tied=config.flag("tie_word_embeddings", default=False),
         attention_bias=config.flag("attention_bias", default=False),
         mlp_bias=config.flag("mlp_bias", default=False),
+        window=config.size("sliding_window", default=0),
     )
 
 
@@ -165,6 +171,8 @@ def build(
     place = Placement(graph, encoding, tensors, layers=shape.layers, heads=shape.heads, head_dim=shape.head_dim)
     q_dim, kv_dim = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
 
+    output_bias = shape.attention_bias if shape.output_bias is None else shape.output_bias
+
     embed = tensors.take(names.embed, (shape.vocab_size, shape.dim))
     x = place.add(graph.embed(embed), shape.dim)
     for i in range(shape.layers):
@@ -177,17 +185,20 @@ def build(
             added = take(template.removesuffix("weight") + "bias", rows) if bias else None
             return graph.linear(y, f"layers.{i}.{node}", weight, added)
 
-        def rope(y: ir.Value, node: str, heads: int) -> ir.Value:
+        def rope(y: ir.Value, node: str, heads: int, norm: str) -> ir.Value:
+            if shape.head_norm:
+                y = graph.head_norm(y, f"layers.{i}.attn.{node}.norm", take(norm, shape.head_dim), shape.epsilon, heads)
             return place.rotate(y, f"layers.{i}.attn.{node}.rope", i, heads)
 
         h = graph.rms_norm(x, f"layers.{i}.attn_norm", take(names.attn_norm, shape.dim), shape.epsilon)
-        q = rope(linear(h, "attn.q", names.q, q_dim, shape.dim, shape.attention_bias), "q", shape.heads)
-        k = rope(linear(h, "attn.k", names.k, kv_dim, shape.dim, shape.attention_bias), "k", shape.kv_heads)
+        q = rope(linear(h, "attn.q", names.q, q_dim, shape.dim, shape.attention_bias), "q", shape.heads, names.q_norm)
+        k = rope(linear(h, "attn.k", names.k, kv_dim, shape.dim, shape.attention_bias), "k", shape.kv_heads, names.k_norm)
         v = linear(h, "attn.v", names.v, kv_dim, shape.dim, shape.attention_bias)
         y = graph.attention(
-            q, k, v, i, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, mask=place.mask(i)
-        )
-        y = linear(y, "attn.out", names.out, shape.dim, q_dim, shape.attention_bias)
+            q, k, v, i, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, mask=place.mask(i),
+            window=shape.window if shape.window < shape.context else 0,
+        )  # fmt: skip
+        y = linear(y, "attn.out", names.out, shape.dim, q_dim, output_bias)
         x = graph.add(x, y, f"layers.{i}.attn.residual")
 
         h = graph.rms_norm(x, f"layers.{i}.mlp_norm", take(names.mlp_norm, shape.dim), shape.epsilon)

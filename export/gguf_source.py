@@ -1,0 +1,187 @@
+"""GGUF models: one file with weights, metadata and tokenizer.
+
+Each architecture is a row of ``ARCHITECTURES``: how its tensors are named and how its metadata becomes a shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgepos.errors import EdgePosError, FormatError, UnsupportedError
+from edgepos.positions import Rope, from_gguf
+
+from .canonical import CanonicalModel, sha256_of
+from .config import Config, check_context
+from .families import llama
+from .gguf_file import GgufFile, open_gguf
+from .quantized_rows import LazyRows, QuantizedRows, ReorderedRows
+from .shorten import shorten
+from .tensor_set import TensorSet
+from .tokenizer_gguf import read_tokenizer
+
+ROPE_FACTORS = "rope_freqs.weight"
+SPLIT_KEY = "split.count"
+
+LLAMA_NAMES = llama.LlamaNames(
+    embed="token_embd.weight",
+    attn_norm="blk.{i}.attn_norm.weight",
+    q="blk.{i}.attn_q.weight",
+    k="blk.{i}.attn_k.weight",
+    v="blk.{i}.attn_v.weight",
+    out="blk.{i}.attn_output.weight",
+    mlp_norm="blk.{i}.ffn_norm.weight",
+    gate="blk.{i}.ffn_gate.weight",
+    up="blk.{i}.ffn_up.weight",
+    down="blk.{i}.ffn_down.weight",
+    final_norm="output_norm.weight",
+    head="output.weight",
+    q_norm="blk.{i}.attn_q_norm.weight",
+    k_norm="blk.{i}.attn_k_norm.weight",
+)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """permuted: rows of q and k are stored so that RoPE pairs neighbours. qkv_bias, head_norm: of Llama's block."""
+
+    permuted: bool = False
+    qkv_bias: bool = False
+    head_norm: bool = False
+
+
+ARCHITECTURES = {
+    "llama": Architecture(permuted=True),
+    "qwen2": Architecture(qkv_bias=True),
+    "qwen3": Architecture(head_norm=True),
+}
+
+
+def load_gguf(path: Path, *, context: int | None = None) -> CanonicalModel:
+    """The canonical model of a GGUF file. Q4_0, Q4_1 and Q8_0 matrices keep their integers in ``grids``.
+
+    Raises FormatError or UnsupportedError naming key or tensor.
+    """
+    file = open_gguf(path)
+    keys = Config(file.metadata, file.name)
+    name = keys.text("general.architecture", "missing")
+    if name not in ARCHITECTURES:
+        raise UnsupportedError(f"{file.name}: general.architecture {shorten(name)} is not supported; supported: {', '.join(ARCHITECTURES)}")
+    if file.metadata.get(SPLIT_KEY, 1) not in (0, 1):
+        raise UnsupportedError(f"{file.name}: one of {shorten(file.metadata[SPLIT_KEY])} parts; merge them with llama-gguf-split --merge first")
+    model, vocab_size, arrays = _build_llama(file, keys, name, ARCHITECTURES[name], context, path.stem)
+    tokenizer, problem = read_tokenizer(keys, vocab_size)
+    eos, bos = (keys.token_ids(f"tokenizer.ggml.{what}_token_id", (), vocab_size) for what in ("eos", "bos"))
+    return CanonicalModel(
+        model=model,
+        tokenizer=tokenizer,
+        name=path.stem,
+        context=int(model.metadata_props["edgepos.context"]),
+        vocab_size=vocab_size,
+        source_sha256=sha256_of([path]),
+        license={"license": keys.text("general.license", "")} if file.metadata.get("general.license") else None,
+        eos_ids=tokenizer.eos_ids if tokenizer else eos,
+        bos_id=bos[0] if bos else None,
+        grids={key: array for key, array in arrays.items() if isinstance(array, (QuantizedRows, ReorderedRows)) and array.has_grid},
+        tokenizer_problem=problem,
+    )
+
+
+def _build_llama(
+    file: GgufFile, keys: Config, name: str, kind: Architecture, context: int | None, title: str
+) -> tuple[ir.Model, int, dict[str, np.ndarray | LazyRows]]:
+    """(graph, vocabulary, tensors) of Llama's block stack."""
+
+    def size(key: str, **default: Any) -> int:
+        return keys.size(f"{name}.{key}", **default)
+
+    tensors = dict(file.tensors)
+    embed = tensors.get(LLAMA_NAMES.embed)
+    if embed is None or len(embed.shape) != 2:
+        raise FormatError(f"{file.name}: tensor '{LLAMA_NAMES.embed}' [vocabulary, {name}.embedding_length] is missing")
+    vocab_size = embed.shape[0]
+    if size("vocab_size", default=vocab_size) != vocab_size:
+        raise FormatError(f"{file.name}: {name}.vocab_size is {size('vocab_size')}, but '{LLAMA_NAMES.embed}' has {vocab_size} rows")
+    dim, heads = size("embedding_length"), size("attention.head_count")
+    kv_heads = size("attention.head_count_kv", default=heads)
+    if heads % kv_heads:
+        raise FormatError(f"{file.name}: {name}.attention.head_count {heads} is not a multiple of head_count_kv {kv_heads}")
+    encoding = _encoding(file, tensors)
+    for key in ("key_length", "value_length"):
+        if size(f"attention.{key}", default=encoding.head_dim) != encoding.head_dim:
+            raise UnsupportedError(f"{file.name}: {name}.attention.{key} is {size(f'attention.{key}')}; heads of {encoding.head_dim} are supported")
+    if file.metadata.get(f"{name}.expert_count", 0):
+        raise UnsupportedError(f"{file.name}: {name}.expert_count is {shorten(file.metadata[f'{name}.expert_count'])}; mixtures of experts are not supported")
+    limit = size("context_length")
+    context = check_context(file.name, context, limit, f"{name}.context_length")
+    layers = size("block_count")
+    if layers > len(tensors):
+        raise FormatError(f"{file.name}: {name}.block_count is {layers}, but the file has {len(tensors)} tensors")
+    if kind.permuted:
+        encoding = _undo_permutation(file, tensors, encoding, layers, heads, kv_heads)
+    tied = LLAMA_NAMES.head not in tensors
+    shape = llama.LlamaShape(
+        vocab_size=vocab_size,
+        dim=dim,
+        hidden_dim=size("feed_forward_length"),
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=encoding.head_dim,
+        context=context,
+        theta=encoding.theta,
+        epsilon=keys.epsilon(f"{name}.attention.layer_norm_rms_epsilon", default=1e-5),
+        layout=encoding.layout,
+        tied=tied,
+        attention_bias=kind.qkv_bias,
+        output_bias=False,
+        head_norm=kind.head_norm,
+        window=min(size("attention.sliding_window", default=context), context),
+    )
+    taken = TensorSet(file.name, tensors)
+    model = llama.build(shape, taken, LLAMA_NAMES, title, family=name, encoding=encoding)
+    taken.finish()
+    return model, vocab_size, tensors
+
+
+def _encoding(file: GgufFile, tensors: dict) -> Rope:
+    """The rotation of the metadata; takes the factors' tensor out of ``tensors``."""
+    factors = tensors.pop(ROPE_FACTORS, None)
+    try:
+        encoding = from_gguf(file.metadata, None if factors is None else np.asarray(factors, np.float32).ravel())
+    except EdgePosError as error:
+        raise type(error)(f"{file.name}: {error}") from None
+    if encoding.rotary_dim % 2 or not encoding.rotary_dim:
+        raise FormatError(f"{file.name}: rope.dimension_count is {encoding.rotary_dim}; an even number above 0 is needed")
+    return encoding
+
+
+def _undo_permutation(file: GgufFile, tensors: dict, encoding: Rope, layers: int, heads: int, kv_heads: int) -> Rope:
+    """Put the rows of q and k back into the order of the half layout; the rotation that goes with it.
+
+    llama.cpp's converter stores rows j and j + head_dim/2 of every head side by side (convert_hf_to_gguf.py, permute).
+    """
+    if encoding.rotary_dim != encoding.head_dim:
+        raise UnsupportedError(
+            f"{file.name}: rope.dimension_count {encoding.rotary_dim} of heads of {encoding.head_dim}; supported: whole heads in this architecture"
+        )
+    for template, count in ((LLAMA_NAMES.q, heads), (LLAMA_NAMES.k, kv_heads)):
+        order = half_order(count, encoding.head_dim)
+        for i in range(layers):
+            name = template.format(i=i)
+            # A tensor of another height is refused by name when it is taken.
+            if name in tensors and tensors[name].shape[0] == len(order):
+                tensors[name] = ReorderedRows(tensors[name], order)
+    return replace(encoding, layout="half")
+
+
+def half_order(heads: int, head_dim: int) -> np.ndarray:
+    """Which stored row each row of the half layout is: of every head first the even rows, then the odd ones."""
+    return np.arange(heads * head_dim).reshape(heads, head_dim // 2, 2).swapaxes(1, 2).ravel()
+
+
+__all__ = ["ARCHITECTURES", "Architecture", "load_gguf"]
