@@ -74,7 +74,7 @@ def verify(bundle, on: str | Board) -> str:
             f"{tools.version(target.compiler)} or this processor does not compute what the exporter did"
         )
     rate = f"{result.rate:.0f} tokens/s" if result.rate else "too fast to time"
-    parts = [tools.version(target.compiler), target.cpu, f"{target.kernels} kernels", f"digest {result.digest:016x}"]
+    parts = [tools.version(target.compiler), target.cpu, f"{result.kernels} kernels", f"digest {result.digest:016x}"]
     parts += [f"arena {result.arena} bytes"] + ([f"stack {result.stack} bytes"] if result.stack is not None else [])
     return ", ".join([*parts, rate + (" (emulated, meaningless)" if target.emulated else "")])
 

@@ -31,6 +31,7 @@ class SelfTest:
     digest: int
     arena: int
     rate: float
+    kernels: str = "generic"
     stack: int | None = None
 
 
@@ -38,14 +39,13 @@ class SelfTest:
 class Board(ABC):
     """A machine, real or emulated, with the compiler for it.
 
-    `cpu` and `kernels` are what the verification report names; `emulated` machines tell nothing about speed.
+    `cpu` is what the verification report names; `emulated` machines tell nothing about speed.
     """
 
     name: str
     cpu: str
     compiler: str
     optimize: str = "-O2"
-    kernels: str = "generic"
     emulated: bool = True
 
     @abstractmethod

@@ -35,7 +35,10 @@ class LinuxBoard(Board):
             raise EdgePosError(f"{self.name}: edgepos-run printed no digest")
         arena = re.search(r"arena (\d+) bytes", done.stderr)
         rate = re.search(r"^prompt: .* ([\d.]+) tokens/s", done.stderr, re.M)
-        return SelfTest(int(digest[1], 16), int(arena[1]) if arena else 0, float(rate[1]) if rate else 0)
+        kernels = re.search(r"([\w-]+) kernels", done.stderr)
+        return SelfTest(
+            int(digest[1], 16), int(arena[1]) if arena else 0, float(rate[1]) if rate else 0, kernels[1] if kernels else "generic"
+        )
 
     def generate(self, runtime: Path, model: Path, job: Job) -> list[int]:
         arguments = ["--ids", ",".join(map(str, job.ids)), "-n", job.n, "--ids-out", "--seed", job.seed]
