@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgepos.errors import FormatError
+from edgepos.errors import FormatError, UnsupportedError
 from edgepos.positions import Hybrid, NoPosition, Rope, Spec
 
 from ..config import Config
@@ -46,6 +46,9 @@ def build_hf(config: Config, tensors: TensorSet, context: int | None, name: str)
     if not any(isinstance(values.get(key), dict) for key in ("rope_parameters", "rope_scaling")):
         values.setdefault("rope_theta", DEFAULT_THETA)
     config = Config(values, config.origin)
+    if config.flag("use_sliding_window", default=False):
+        raise UnsupportedError(f"{config.origin}: use_sliding_window is true; windows in some layers only are not supported")
+    values.pop("sliding_window", None)
     shape = llama.read_config(config, context)
     rope = Rope(shape.head_dim, theta=shape.theta)
     encoding = layer_encodings(config, rope, shape.layers)

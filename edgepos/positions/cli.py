@@ -1,0 +1,45 @@
+"""`edgepos positions`: position encodings on their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(help="Position encodings on their own: what each costs and which fits.", no_args_is_help=True)
+out = Console(soft_wrap=True, highlight=False)
+
+
+@app.command()
+def advise(
+    context: Annotated[int, typer.Option(min=1, help="Most positions of a session.")],
+    flash: Annotated[Optional[int], typer.Option(min=0, help="Bytes for constants; default: no limit.")] = None,
+    ram: Annotated[Optional[int], typer.Option(min=0, help="Bytes for values of one token; default: no limit.")] = None,
+    dim: Annotated[int, typer.Option(min=2, help="Width of the embeddings.")] = 96,
+    heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 4,
+    kv_heads: Annotated[Optional[int], typer.Option(min=1, help="Key and value heads; default: as many as query heads.")] = None,
+    head_dim: Annotated[Optional[int], typer.Option(min=2, help="Size of a head; default: dim / heads.")] = None,
+    layers: Annotated[int, typer.Option(min=1, max=4096, help="Layers.")] = 4,
+) -> None:
+    """List the encodings that fit a budget, with the losses that examples/positions measured (docs/choosing.md)."""
+    from .advice import advise as fitting
+    from .advice import measured
+    from .costs import Shape
+
+    shape = Shape(dim, heads, head_dim or dim // heads, layers, kv_heads)
+    trained = measured()["size"]["context"]
+    table = Table(title=f"positions for {context} tokens, dim {dim}, {heads} heads of {shape.head_dim}, {layers} layers")
+    for column in ("encoding", "form"):
+        table.add_column(column)
+    for column in ("flash bytes", "ram bytes/token", "operations/token", "loss 1×", "2×", "4×", "integers add"):
+        table.add_column(column, justify="right")
+    for option in fitting(shape, context, flash, ram):
+        losses = ["–" if value is None else f"{value:.3f}" for value in option.loss]
+        losses[0] += f" ± {option.spread:.3f}"
+        table.add_row(
+            option.encoding, option.form, str(option.flash), str(option.ram), str(option.operations), *losses, f"{option.cost:+.1e}"
+        )
+    out.print(table)
+    out.print(f"Losses: nats per token of the guide's models at 1, 2 and 4 times their {trained} trained positions; yours will differ.")
