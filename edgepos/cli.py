@@ -1,4 +1,4 @@
-"""The command line: export, run, report, inspect, selftest, verify, demo."""
+"""The command line: export, run, report, inspect, selftest, verify, demo, positions, tables."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from rich.table import Table
 
 from . import __version__
 from .errors import EdgePosError
+from .positions.cli import app as positions_app
+from .positions.cli_tables import app as tables_app
 
 app = typer.Typer(
     help="Turn a transformer into integers, run it with the same bits everywhere, and read how far it is from the float model.",
@@ -23,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(positions_app, name="positions")
+app.add_typer(tables_app, name="tables")
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 

@@ -109,7 +109,7 @@ def check(directory: str | Path) -> list[dict]:
         formats = _check_formats(index["formats"])
     except (KeyError, TypeError) as error:
         raise FormatError(f"{INDEX}: {error!r}; allowed is what edgepos wrote") from None
-    results, tables = _tables(spec, check_context(context), bits, _stored_weights(directory), formats)
+    results, tables = _tables(spec, check_context(context), bits, stored_weights(directory), formats)
     for table in tables:
         compare(table, partial(_read, directory))
     if (directory / INDEX).read_text(encoding="utf-8") != _index(spec, context, bits, formats, results):
@@ -220,7 +220,7 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tupl
     return rows
 
 
-def _stored_weights(directory: Path) -> np.ndarray | None:
+def stored_weights(directory: Path) -> np.ndarray | None:
     """The learned values that an .npz of the folder carries, if any does."""
     for path in sorted(directory.glob("*.npz")):
         try:

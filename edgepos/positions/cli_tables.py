@@ -1,0 +1,286 @@
+"""`edgepos tables`: emit the tables of an encoding; `edgepos positions check, pareto, show`: examine them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.table import Table
+
+from ..errors import FormatError, UnsupportedError
+from .alibi import Alibi
+from .cli import app as positions_app
+from .cli import out
+from .emit import INDEX, emit, parts_of
+from .emit import check as check_tables
+from .learned import Learned, interpolate
+from .methods import method_rows
+from .relative import T5Bias
+from .rope import Rope
+from .sinusoidal import Sinusoidal
+from .source import Source, read_model, read_source, read_table
+from .table_file import FORMATS
+
+DEFAULT_CONTEXT = 2048
+MODEL_CONTEXT = 4096
+
+app = typer.Typer(help="Write position tables for any runtime: C arrays, .npz, ONNX, raw binary.", no_args_is_help=True)
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")]
+Context = Annotated[int, typer.Option(help="Positions: 0 … context − 1.")]
+Bits = Annotated[str, typer.Option(help="8, 16, or both as 16,8.")]
+Format = Annotated[str, typer.Option("--format", help=f"Any of {','.join(FORMATS)}.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a folder of tables.")]
+Weights = Annotated[str, typer.Option(help="The learned table: FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME.")]
+Where = Annotated[str, typer.Argument(help="A folder of tables, a model folder, a GGUF file, a .json file, or a spec as JSON.", metavar="SOURCE")]
+
+
+@app.callback(invoke_without_command=True)
+def tables(
+    context: typer.Context,
+    model: Annotated[Optional[Path], typer.Option("--from", help="A Hugging Face folder or a GGUF file.")] = None,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="The folder to write.")] = None,
+    length: Annotated[Optional[int], typer.Option("--context", help=f"Positions; default: the model's, up to {MODEL_CONTEXT}.")] = None,
+    bits: Bits = "16,8",
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """Write the tables of one encoding, or with --from those of a model."""
+    if context.invoked_subcommand is not None:
+        if model is not None:
+            raise UnsupportedError(f"--from and {context.invoked_subcommand}: give one of them")
+        return
+    if model is None or output is None:
+        raise UnsupportedError("--from MODEL and -o DIR are needed, or the name of an encoding: rope, alibi, t5, learned, sinusoidal, spec")
+    source = read_model(model)
+    _write(source, output, length or _own_context(source), bits, formats, force)
+
+
+def _own_context(source: Source) -> int:
+    return min(source.context or DEFAULT_CONTEXT, MODEL_CONTEXT)
+
+
+@app.command()
+def rope(
+    head_dim: Annotated[int, typer.Option(help="Components of a head.")],
+    output: Output,
+    rotary_dim: Annotated[Optional[int], typer.Option(help="Rotated components; default: all.")] = None,
+    theta: Annotated[float, typer.Option(help="The base.")] = 10000.0,
+    layout: Annotated[str, typer.Option(help="half or interleaved.")] = "half",
+    scaling: Annotated[Optional[str], typer.Option(help='JSON as in a config.json: {"rope_type": "yarn", "factor": 4, …}.')] = None,
+    context: Context = DEFAULT_CONTEXT,
+    bits: Bits = "16,8",
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """Rotary tables and 64-bit phase increments."""
+    spec = Rope(head_dim, rotary_dim, theta, layout, None if scaling is None else _object(scaling, "--scaling"))
+    _write(Source(spec), output, context, bits, formats, force)
+
+
+@app.command()
+def alibi(
+    heads: Annotated[int, typer.Option(help="Attention heads.")],
+    output: Output,
+    bias_max: Annotated[float, typer.Option(help="The smallest power-of-two slope is 2^-bias_max.")] = 8.0,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Distance |query - key| (encoders).")] = False,
+    slopes: Annotated[Optional[str], typer.Option(help="Slopes to use instead of the rule, one per head, with commas.")] = None,
+    context: Context = DEFAULT_CONTEXT,
+    bits: Bits = "16,8",
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """ALiBi slopes and bias tables."""
+    given = None if slopes is None else tuple(_number(part, "--slopes") for part in slopes.split(","))
+    _write(Source(Alibi(heads, bias_max, symmetric, given)), output, context, bits, formats, force)
+
+
+@app.command()
+def t5(
+    output: Output,
+    num_buckets: Annotated[int, typer.Option(help="Buckets.")] = 32,
+    max_distance: Annotated[int, typer.Option(help="From here on all distances share a bucket.")] = 128,
+    causal: Annotated[bool, typer.Option("--causal", help="All buckets for keys before the query (decoder).")] = False,
+    weights: Annotated[Optional[str], typer.Option(help="The learned table [buckets, heads]: FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME.")] = None,
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """T5's bucket rule, and with --weights its bias in integers."""
+    table = None if weights is None else read_table(weights)
+    _write(Source(T5Bias(num_buckets, max_distance, not causal), table), output, 1, "16", formats, force)
+
+
+@app.command()
+def learned(
+    weights: Weights,
+    output: Output,
+    offset: Annotated[int, typer.Option(help="Row of the first position: 0 (BERT, GPT-2), 2 (OPT, RoBERTa).")] = 0,
+    pad_id: Annotated[Optional[int], typer.Option(help="Token that is not counted (RoBERTa, OPT: 1).")] = None,
+    modulo: Annotated[Optional[int], typer.Option(help="Take positions modulo this number.")] = None,
+    length: Annotated[Optional[int], typer.Option(help="Interpolate to so many positions.")] = None,
+    bits: Bits = "16,8",
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """Learned position tables with a factor per row."""
+    table = read_table(weights)
+    spec = Learned(len(table), offset, pad_id, modulo)
+    if length is not None:
+        table, spec = interpolate(table, spec, length)
+    _write(Source(spec, table), output, min(spec.context, spec.count), bits, formats, force)
+
+
+@app.command()
+def sinusoidal(
+    dim: Annotated[int, typer.Option(help="Components of the embedding.")],
+    output: Output,
+    convention: Annotated[str, typer.Option(help="interleaved or concatenated.")] = "interleaved",
+    denominator: Annotated[str, typer.Option(help="half or half_minus_one.")] = "half",
+    start: Annotated[int, typer.Option(help="Added to every position.")] = 0,
+    scale: Annotated[float, typer.Option(help="Factor on the values.")] = 1.0,
+    theta: Annotated[float, typer.Option(help="The base.")] = 10000.0,
+    first: Annotated[str, typer.Option(help="sin or cos.")] = "sin",
+    context: Context = DEFAULT_CONTEXT,
+    bits: Bits = "16,8",
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """Sinusoidal tables."""
+    _write(Source(Sinusoidal(dim, convention, denominator, start, scale, theta, first)), output, context, bits, formats, force)
+
+
+@app.command()
+def spec(
+    source: Where,
+    output: Output,
+    weights: Annotated[Optional[str], typer.Option(help="The learned table, where the spec has one.")] = None,
+    context: Context = DEFAULT_CONTEXT,
+    bits: Bits = "16,8",
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """Any encoding of positions.from_json: mrope, axial_rope, relative, sinusoidal_2d, hybrid …"""
+    found = read_source(source)
+    table = found.weights if weights is None else read_table(weights)
+    _write(Source(found.spec, table), output, context, bits, formats, force)
+
+
+@positions_app.command()
+def check(folder: Annotated[Path, typer.Argument(help="A folder of tables.", metavar="DIR")]) -> None:
+    """Derive every table and bound again from the files alone, and compare."""
+    results = check_tables(folder)
+    out.print(f"{folder}: {len(results)} tables are what the proof gives")
+
+
+@positions_app.command("pareto")
+def pareto_table(
+    source: Where,
+    context: Annotated[Optional[int], typer.Option(help="Positions; default: the source's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Every method with its bytes, proven bound and integer operations."""
+    found = read_source(source)
+    length = context or _own_context(found)
+    rows = method_rows(found.spec, length, found.weights)
+    if as_json:
+        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
+        return
+    table = Table(title=f"methods for {length} positions; * no other is as good in all three", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for name in ("bits", "bytes", "bound", "unit", "operations", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        method = f"{row['part']}: {row['method']}" if row["part"] else row["method"]
+        best = "*" if row["best"] else ""
+        table.add_row(method, str(row["bits"]), f"{row['bytes']:,}", f"{row['bound']:.4g}", row["unit"], f"{row['operations']:,}", best)
+    out.print(table)
+
+
+@positions_app.command()
+def show(
+    source: Where,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .png or .svg file to write.")],
+    context: Annotated[Optional[int], typer.Option(help="Positions; default: the source's.")] = None,
+    part: Annotated[Optional[str], typer.Option(help="Which part of a model with several encodings.")] = None,
+) -> None:
+    """Draw table, similarity by distance, error by position beside float32's, and the methods."""
+    from .plots import draw
+
+    found = read_source(source)
+    one, weights = _one_part(found, part)
+    draw(one, output, context or _own_context(found), weights, found.name)
+    out.print(f"{output}: {one.encoding}")
+
+
+def _one_part(found: Source, part: str | None):
+    parts = parts_of(found.spec)
+    if parts is None:
+        return found.spec, found.weights
+    if part is None and len(parts) == 1:
+        part = next(iter(parts))
+    if part not in parts:
+        raise UnsupportedError(f"part is {part!r}; the source has {', '.join(parts) or 'none'}: choose one with --part")
+    return parts[part], (found.weights or {}).get(part)
+
+
+def _object(text: str, option: str) -> dict:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise FormatError(f"{option} is not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{option} is {text}; allowed is a JSON object")
+    return value
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise FormatError(f"{option} holds {text!r}; allowed are numbers with commas between") from None
+
+
+def _bits(text: str) -> tuple[int, ...]:
+    found = text.split(",")
+    if not found or any(part not in ("8", "16") for part in found) or len(set(found)) != len(found):
+        raise FormatError(f"--bits is {text!r}; allowed are 8, 16 and 16,8")
+    return tuple(int(part) for part in found)
+
+
+def _write(source: Source, output: Path, context: int, bits: str, formats: str, force: bool) -> None:
+    """Emit into a temporary folder beside `output` and rename it, so that nothing half-written is left."""
+    if output.exists() and not (output.is_dir() and (not any(output.iterdir()) or (force and (output / INDEX).is_file()))):
+        how = "choose another folder" if not (output / INDEX).is_file() else "--force replaces it"
+        raise FormatError(f"{output}: is already there; {how}")
+    if not output.parent.is_dir():
+        raise FormatError(f"{output}: the folder {output.parent} is not there")
+    try:
+        work = Path(tempfile.mkdtemp(prefix=".edgepos-", dir=output.parent))
+    except OSError as error:
+        raise FormatError(f"{output}: {error.strerror}") from None
+    try:
+        results = emit(source.spec, work / "new", context, _bits(bits), source.weights, tuple(formats.split(",")))
+        if not results:
+            raise UnsupportedError("this encoding has no tables: nothing is rotated, added or biased")
+        if output.exists():
+            os.replace(output, work / "old")
+        os.replace(work / "new", output)
+    except OSError as error:
+        raise FormatError(f"{output}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    table = Table(title=f"{output}: {context} positions", title_justify="left")
+    for name in ("table", "method"):
+        table.add_column(name, no_wrap=True)
+    for name in ("bits", "bytes", "bound", "measured", "unit"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for r in results:
+        stem = r["files"][0].rpartition(".")[0]
+        table.add_row(stem, r["method"], str(r["bits"]), f"{r['bytes']:,}", f"{r['bound']:.4g}", f"{r['measured_max']:.4g}", r["unit"])
+    out.print(table)

@@ -1,0 +1,189 @@
+"""Four pictures of an encoding: its table, similarity by distance, error by position beside float32's, and the methods.
+
+Needs matplotlib, which is the extra `plots`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import EdgePosError, FormatError, UnsupportedError
+from .alibi import Alibi
+from .alibi_plan import BIAS_BITS, BiasTablePlan, SlopePlan, exact_log2_slopes
+from .angles import Angles
+from .float32 import float32_cos_sin
+from .learned import Learned, LearnedPlan
+from .methods import method_rows
+from .plan import PhasePlan, TablePlan
+from .relative import RelativeBias, T5Bias
+from .rope import Rotation
+from .sinusoidal import Sinusoidal, Sinusoidal2D
+from .spec import Spec, check_context
+
+SHOWN = 512  # rows of a heat map and distances of a similarity curve
+SAMPLES = 400
+FORMATS = (".png", ".svg")
+UNIT = 32767
+
+
+def draw(spec: Spec, output: Path, context: int, weights=None, name: str = "") -> None:
+    """Write the four panels of `spec` for `context` positions to a .png or .svg file.
+
+    weights: the learned table, for what has one. Raises UnsupportedError without matplotlib, for another suffix and for a spec that
+    has nothing to draw.
+    """
+    check_context(context)
+    if output.suffix not in FORMATS:
+        raise UnsupportedError(f"{output.name}: the file's suffix must be one of {', '.join(FORMATS)}")
+    if isinstance(spec, Sinusoidal2D):
+        spec = spec.part
+    if not isinstance(spec, (Rotation, Alibi, Sinusoidal, T5Bias, RelativeBias, Learned)):
+        raise UnsupportedError(f"{spec.encoding} has nothing to draw")
+    if isinstance(spec, (RelativeBias, Learned)) and weights is None:
+        raise UnsupportedError(f"{spec.encoding} is drawn from its learned table; give the folder or file that holds it")
+    figure = _figure()
+    axes = figure.subplots(2, 2).ravel()
+    for panel, axis in zip((_heat_map, _similarity, _error, _methods), axes):
+        panel(axis, spec, context, weights)
+    figure.suptitle(f"{name + ': ' if name else ''}{spec.encoding}, {context} positions")
+    _save(figure, output)
+
+
+def _figure():
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UnsupportedError("matplotlib is not installed; run: pip install 'edgepos[plots]'") from None
+    matplotlib.rcParams["svg.hashsalt"] = "edgepos"  # the same drawing gives the same bytes
+    return Figure(figsize=(12, 9), layout="constrained")
+
+
+def _save(figure, output: Path) -> None:
+    work = output.with_name(f".{output.name}.part")
+    try:
+        figure.savefig(work, format=output.suffix[1:], dpi=120, metadata={"Date": None} if output.suffix == ".svg" else None)
+        os.replace(work, output)
+    except OSError as error:
+        raise FormatError(f"{output}: {error.strerror}") from None
+    finally:
+        work.unlink(missing_ok=True)
+
+
+def _bias_rows(spec: T5Bias | RelativeBias, weights, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """(differences or rows, what is drawn over them [k, heads]) of a relative bias."""
+    if isinstance(spec, RelativeBias):
+        return np.arange(spec.rows), np.asarray(weights)
+    at = np.arange(-n + 1, n if spec.bidirectional else 1)
+    rows = spec.bucket(at)
+    return at, rows[:, None] if weights is None else np.asarray(weights)[rows]
+
+
+def _heat_map(axis, spec: Spec, context: int, weights) -> None:
+    n = min(context, SHOWN)
+    if isinstance(spec, Angles):
+        values, title = TablePlan(spec, n).cos.T, "cos, int16"
+        labels = ("position", "pair")
+    elif isinstance(spec, Alibi):
+        values, title, labels = BiasTablePlan(spec, n).table / 1024, "bias in log2 units, int16", ("distance", "head")
+    elif isinstance(spec, Learned):
+        values, title, labels = LearnedPlan(spec, weights).table.T, "learned rows, int16", ("row", "component")
+    else:
+        _, rows = _bias_rows(spec, weights, n)
+        values, title, labels = rows.T, "bucket" if weights is None else "bias", ("key − query" if isinstance(spec, T5Bias) else "row", "head")
+    image = axis.imshow(values, aspect="auto", interpolation="nearest", cmap="RdBu_r")
+    axis.figure.colorbar(image, ax=axis)
+    axis.set(title=title, xlabel=labels[0], ylabel=labels[1])
+
+
+def _similarity(axis, spec: Spec, context: int, weights) -> None:
+    n = min(context, SHOWN)
+    d = np.arange(n)
+    axis.set(title="similarity by distance", xlabel="distance")
+    if isinstance(spec, Angles):
+        at = _positions(spec, d)
+        exact = spec.cos_sin(at, context if spec.length_dependent else None)[0].mean(axis=-1)
+        axis.plot(d, exact, label="exact", linewidth=3, alpha=0.4)
+        axis.plot(d, TablePlan(spec, n).cos_sin(at)[0].mean(axis=-1) / UNIT, label="int16")
+        axis.plot(d, TablePlan(spec, n, 8).cos_sin(at)[0].mean(axis=-1) / 127, label="int8", linewidth=0.8)
+        axis.legend()
+    elif isinstance(spec, Alibi):
+        for bias in SlopePlan(spec).bias_fixed(d):
+            axis.semilogy(d, np.maximum(2.0 ** (-bias / 2.0**BIAS_BITS), 2.0**-40), linewidth=0.8)
+        axis.set(title="weight by distance, one line per head")
+    elif isinstance(spec, Learned):
+        rows = np.asarray(weights, dtype=np.float64)[spec.offset :]
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+        alike = rows @ rows.T
+        axis.plot([np.mean(np.diagonal(alike, k)) for k in range(min(n, len(rows)))])
+        axis.set(title="mean cosine similarity of rows by distance")
+    else:
+        at, rows = _bias_rows(spec, weights, n)
+        axis.plot(at, rows, linewidth=0.8)
+        axis.set(title="bucket" if weights is None else "bias, one line per head", xlabel="key − query" if isinstance(spec, T5Bias) else "row")
+
+
+def _positions(spec: Angles, p: np.ndarray) -> np.ndarray:
+    return p if spec.axes is None else np.repeat(p[:, None], max(spec.axes, default=0) + 1, axis=1)
+
+
+def _error(axis, spec: Spec, context: int, weights) -> None:
+    p = np.unique(np.geomspace(1, context, SAMPLES).astype(np.int64) - 1)
+    axis.set(title="error by position", xlabel="position", xscale="symlog", yscale="log")
+    if isinstance(spec, Angles):
+        at = _positions(spec, p)
+        fixed = context if spec.length_dependent else None
+        exact = spec.cos_sin(at, fixed)
+
+        def worst(found, scale: float) -> np.ndarray:
+            return np.max([np.abs(f * scale - e).max(axis=-1, initial=0.0) for f, e in zip(found, exact)], axis=0) * UNIT
+
+        lines = {"float32": (float32_cos_sin(spec, at, fixed), 1.0)}
+        if spec.linear:
+            lines["phase"] = PhasePlan(spec, context).cos_sin(at), 1 / UNIT
+        if context * spec.pairs <= 2**22:
+            lines |= {f"int{bits} table": (TablePlan(spec, context, bits).cos_sin(at), s) for bits, s in ((16, 1 / UNIT), (8, 1 / 127))}
+        for label, (found, scale) in lines.items():
+            axis.plot(p, np.maximum(worst(found, scale), 1e-4), label=label, linewidth=0.9)
+        axis.set(ylabel="largest error, units of 1/32767")
+    elif isinstance(spec, Alibi):
+        exact = np.array([float(s) for s in exact_log2_slopes(spec)])[:, None] * p
+        lines = {
+            "float32": spec.slopes().astype(np.float32)[:, None] * p.astype(np.float32) / np.float32(np.log(2)),
+            "slopes": SlopePlan(spec).bias_fixed(p) * 2.0**-BIAS_BITS,
+        }
+        for label, found in lines.items():
+            error = np.where(exact < 40, np.abs(found - exact), 0).max(axis=0)
+            axis.plot(p, np.maximum(error, 1e-9), label=label, linewidth=0.9)
+        axis.set(xlabel="distance", ylabel="largest error, log2 units, weights above 2^-40")
+    elif isinstance(spec, Learned):
+        for bits in (16, 8):
+            axis.plot(LearnedPlan(spec, weights, bits).row_errors, label=f"int{bits}", linewidth=0.9)
+        axis.set(xlabel="row", ylabel="largest error of the row", xscale="linear")
+    else:
+        _say(axis, "exact: buckets are whole numbers" if weights is None else "every entry within 2^-17 log2 units")
+        return
+    axis.legend()
+
+
+def _methods(axis, spec: Spec, context: int, weights) -> None:
+    try:
+        rows = method_rows(spec, context, weights)
+    except EdgePosError as error:
+        _say(axis, str(error))
+        return
+    families = list(dict.fromkeys(row["method"].partition("-")[0] for row in rows))
+    for row in rows:
+        family, _, rest = row["method"].partition("-")
+        colour, at = f"C{families.index(family)}", (max(row["bytes"], 1), max(row["bound"], 1e-12))
+        axis.scatter(*at, facecolors=colour if row["best"] else "none", edgecolors=colour)
+        axis.annotate(rest or f"{family} {row['bits']}", at, fontsize=6, xytext=(3, 3), textcoords="offset points", rotation=50, color=colour)
+    axis.set(title="methods; filled: none is as good in bytes, error and operations", xlabel="bytes", ylabel=f"proven error, {rows[0]['unit']}", xscale="log", yscale="log")
+
+
+def _say(axis, text: str) -> None:
+    axis.set_axis_off()
+    axis.text(0.5, 0.5, text, ha="center", va="center", wrap=True)

@@ -1,0 +1,170 @@
+"""Where the command line takes a spec from: JSON, a folder of tables, a model folder or a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import FormatError
+from .emit import INDEX, parts_of
+from .families import from_config
+from .gguf_config import from_gguf
+from .learned import Learned
+from .relative import RelativeBias, T5Bias
+from .spec import Spec
+
+# Names of tensors end in these; a model has one learned position table, or one bias table per stack.
+LEARNED_NAMES = ("wpe.weight", "position_embeddings.weight", "embed_positions.weight", "position_embd.weight")
+BIAS_NAMES = ("relative_attention_bias.weight",)
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+
+
+@dataclass(frozen=True)
+class Source:
+    """spec: a spec, or {part: spec}. weights: the learned table of a spec, or {part: table}. context: the model's own, or None."""
+
+    spec: Spec | dict[str, Spec]
+    weights: object = None
+    context: int | None = None
+    name: str = field(default="", compare=False)
+
+
+def read_source(text: str) -> Source:
+    """A spec as JSON text, or the path of a .json file with one, of a folder of tables, a model folder or a GGUF file.
+
+    Raises FormatError or UnsupportedError naming the file and the key.
+    """
+    from . import from_json
+
+    if text.lstrip().startswith("{"):
+        return Source(from_json(_json(text, "the spec")))
+    path = Path(text)
+    if path.is_dir() and (path / INDEX).is_file():
+        return _from_tables(path)
+    if path.is_file() and path.suffix == ".json":
+        return Source(from_json(_json(_read(path), path.name)), name=path.stem)
+    return read_model(path)
+
+
+def read_model(path: Path) -> Source:
+    """The encoding of a Hugging Face folder or a GGUF file, with the learned tables in it."""
+    if path.is_dir():
+        return _from_folder(path)
+    if not path.exists():
+        raise FormatError(f"{path}: is not there; give a model folder, a GGUF file, a folder of tables, or a spec as JSON")
+    return _from_gguf(path)
+
+
+def read_table(text: str) -> np.ndarray:
+    """A learned table from FILE.npy, or from FILE.npz:NAME or FILE.safetensors:NAME, float64. Raises FormatError."""
+    file, _, name = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
+    path = Path(file)
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        arrays = _arrays(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise FormatError(f"{path.name}: {getattr(error, 'strerror', None) or error}; allowed are .npy, .npz:NAME and .safetensors:NAME") from None
+    if name not in arrays:
+        raise FormatError(f"{path.name} holds {', '.join(arrays)}; name one, as {path.name}:NAME")
+    return np.asarray(arrays[name], dtype=np.float64)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".safetensors":
+        from ..export.safetensor_files import map_file
+
+        return map_file(path)
+    with np.load(path, allow_pickle=False) as archive:
+        return {key: archive[key] for key in archive.files}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path.name}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _json(text: str, what: str) -> dict:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{what} is not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{what} is no JSON object")
+    return value
+
+
+def _from_tables(path: Path) -> Source:
+    from . import from_json
+    from .emit import stored_weights
+
+    index = _json(_read(path / INDEX), INDEX)
+    if isinstance(index.get("parts"), dict):
+        parts = {name: _from_tables(path / name) for name in index["parts"]}
+        contexts = [part.context for part in parts.values() if part.context]
+        return Source({n: p.spec for n, p in parts.items()}, {n: p.weights for n, p in parts.items()}, max(contexts, default=None), path.name)
+    spec = index.get("spec")
+    if not isinstance(spec, dict):
+        raise FormatError(f"{INDEX}: spec is {spec!r}; allowed is what edgepos wrote")
+    return Source(from_json(spec), stored_weights(path), index.get("context"), path.name)
+
+
+def _from_folder(path: Path) -> Source:
+    from . import from_json
+    from ..export.safetensor_files import map_file, open_tensors
+
+    config = _json(_read(path / "config.json"), "config.json")
+    given = config.get("position_encoding")  # EdgePos's own folder format
+    spec = from_json(given) if isinstance(given, dict) else from_config(config)
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    context = next((value for key in CONTEXT_KEYS if isinstance(value := text.get(key), int)), None)
+    weights = None
+    if any(isinstance(part, (Learned, T5Bias, RelativeBias)) for part in (parts_of(spec) or {"": spec}).values()):
+        _, files = open_tensors(path)
+        tensors = {name: array for file in files if file.suffix == ".safetensors" for name, array in map_file(file).items()}
+        weights = _weights_of(spec, tensors, path.name)
+    return Source(spec, weights, context, path.name)
+
+
+def _from_gguf(path: Path) -> Source:
+    from ..export.gguf_file import open_gguf
+
+    file = open_gguf(path)
+
+    def factors(name: str):
+        values = file.tensors.get(name)
+        return None if values is None else _floats(values, name).ravel()
+
+    rope = (factors(f"rope_{name}.weight") for name in ("freqs", "factors_long", "factors_short"))
+    spec = from_gguf(file.metadata, *rope)
+    context = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length")
+    return Source(spec, _weights_of(spec, file.tensors, path.name), context if isinstance(context, int) else None, path.stem)
+
+
+def _weights_of(spec: Spec | dict[str, Spec], tensors: dict, origin: str):
+    """The learned table of a spec, or {part: table} where it has parts; None for what has none."""
+    parts = parts_of(spec)
+    if parts is None:
+        return _weight(spec, tensors, origin, "")
+    return {name: _weight(part, tensors, origin, f"{name}." if isinstance(spec, dict) else "") for name, part in parts.items()}
+
+
+def _weight(spec: Spec, tensors: dict, origin: str, stack: str) -> np.ndarray | None:
+    endings = LEARNED_NAMES if isinstance(spec, Learned) else BIAS_NAMES if isinstance(spec, (T5Bias, RelativeBias)) else ()
+    found = [name for name in tensors if name.endswith(endings) and stack in name] if endings else []
+    if not found and isinstance(spec, (Learned, RelativeBias)):
+        raise FormatError(f"{origin}: no tensor ends in {' or '.join(endings)}; the learned table is missing")
+    if len(found) > 1:
+        raise FormatError(f"{origin}: {found[0]} and {found[1]} could both be the learned table; emit it with `edgepos tables learned`")
+    return _floats(tensors[found[0]], found[0]) if found else None
+
+
+def _floats(values, name: str) -> np.ndarray:
+    if not isinstance(values, np.ndarray):
+        raise FormatError(f"tensor {name} is quantized in blocks; a float tensor is needed for tables")
+    return np.asarray(values, dtype=np.float64)
