@@ -1,12 +1,14 @@
 """Rotations by a function of the position."""
 
+import json
+
 import mpmath
 import numpy as np
 import pytest
 
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
-from edgepos.positions import AngleRope, PhasePlan, PiecewisePlan, Rope, SplitPlan, TablePlan, pareto, plan
-from edgepos.positions.emit import emit
+from edgepos.positions import AngleRope, PhasePlan, PiecewisePlan, Rope, SplitPlan, TablePlan, from_json, pareto, plan
+from edgepos.positions.emit import check, emit
 
 
 def squares(positions):
@@ -42,6 +44,17 @@ def test_rotation_and_choice():
     assert PiecewisePlan(spec, 30).bound > 0.5
 
 
+def test_tabulated_angles_are_emitted_and_checked(tmp_path):
+    spec = AngleRope(10, squares, 8)
+    frozen = spec.tabulated(40)
+    assert from_json(json.loads(json.dumps(frozen.to_json()))) == frozen
+    np.testing.assert_array_equal(TablePlan(frozen, 40).sin, TablePlan(spec, 40).sin)
+    results = emit(frozen, tmp_path / "t", 40, formats=("c", "npz", "onnx"))
+    assert [(r["method"], r["bits"]) for r in results] == [("table", 16), ("table", 8)] and check(tmp_path / "t") == results
+    with pytest.raises(EdgePosError, match="position 40"):
+        TablePlan(frozen, 41)
+
+
 def test_what_a_function_cannot_do_is_said(tmp_path):
     spec = AngleRope(8, squares)
     with pytest.raises(UnsupportedError, match="JSON"):
@@ -59,8 +72,12 @@ def test_what_a_function_cannot_do_is_said(tmp_path):
     [
         (3.0, "angles"),
         (lambda p: np.zeros((len(p), 3)), r"\[8, 3\]"),
-        (lambda p: np.full((len(p), 4), np.nan), "position 0, pair 0 is nan"),
-        (lambda p: np.full((len(p), 4), "a"), "angles returned"),
+        (lambda p: np.full((len(p), 4), np.nan), r"angles\[0, 0\] is nan"),
+        (lambda p: np.full((len(p), 4), "a"), "angles are"),
+        ([[1.0, 2.0]], r"\[1, 2\]"),
+        ([[1.0], [1.0, 2.0]], "different lengths"),
+        (np.full((3, 4), np.inf), r"angles\[0, 0\]"),
+        (np.zeros((0, 4)), r"\[0, 4\]"),
     ],
 )
 def test_bad_functions_are_refused(angles, named):

@@ -100,6 +100,40 @@ int main(void) {{
     assert description["spec"] == spec.to_json() and description["bound"] == 0.5 and description["scale"] == plan.scale
 
 
+@pytest.mark.parametrize("spec", [Rope(16, 12, scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}), Rope(8, layout="interleaved")])
+def test_the_documented_loop_rotates_as_numpy(spec, tmp_path):
+    """docs/positions.md: 32-bit sums, AMP_M, rounding and saturation, with every int16 at its extremes."""
+    emit(spec, tmp_path, 20, (16,))
+    x = np.random.default_rng(12).integers(-32768, 32768, size=(20, spec.head_dim)).astype(np.int16)
+    x[0], x[1] = -32768, 32767
+    first, second = ("j", "j + EDGEPOS_ROPE_INT16_PAIRS") if spec.layout == "half" else ("2 * j", "2 * j + 1")
+    out = run_c(
+        tmp_path,
+        ["rope_int16.c"],
+        f"""#include <stdio.h>
+#include "rope_int16.h"
+static int16_t saturate(int64_t y) {{ return (int16_t)(y > 32767 ? 32767 : y < -32767 ? -32767 : y); }}
+static int16_t all[20][{spec.head_dim}] = {{{", ".join("{" + ", ".join(map(str, row)) + "}" for row in x.tolist())}}};
+int main(void) {{
+  int64_t half = (int64_t)1 << (EDGEPOS_ROPE_INT16_AMP_SHIFT - 1);
+  int position, j;
+  for (position = 0; position < 20; position++) {{
+    int16_t *x = all[position];
+    const int16_t *c = edgepos_rope_int16_cos[position], *s = edgepos_rope_int16_sin[position];
+    for (j = 0; j < EDGEPOS_ROPE_INT16_PAIRS; j++) {{
+      int32_t a = x[{first}], b = x[{second}];
+      x[{first}] = saturate(((int64_t)(a * c[j] - b * s[j]) * EDGEPOS_ROPE_INT16_AMP_M + half) >> EDGEPOS_ROPE_INT16_AMP_SHIFT);
+      x[{second}] = saturate(((int64_t)(a * s[j] + b * c[j]) * EDGEPOS_ROPE_INT16_AMP_M + half) >> EDGEPOS_ROPE_INT16_AMP_SHIFT);
+    }}
+    for (j = 0; j < {spec.head_dim}; j++) printf("%d\\n", x[j]);
+  }}
+  return 0;
+}}
+""",
+    )
+    np.testing.assert_array_equal(np.array(out.split(), dtype=int).reshape(x.shape), TablePlan(spec, 20).rotate_int16(x, np.arange(20)))
+
+
 def test_emitted_phase_function_equals_numpy(tmp_path):
     spec = Rope(16, theta=10000.0)
     emit(spec, tmp_path, 2**31, ())

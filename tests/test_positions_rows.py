@@ -166,6 +166,9 @@ def test_t5_buckets_of_a_million_distances():
     e, n = spec.exact_buckets, spec.side_buckets - spec.exact_buckets
     place = n * np.log(d / e) / np.log(spec.max_distance / e)
     expected = np.where(d < e, d, np.minimum(e + np.floor(place).clip(0), e + n - 1)).astype(int)
+    thresholds = np.array(spec.thresholds, dtype=np.uint32)
+    in_c = [lib.ep_t5_bucket(pointer(thresholds), len(thresholds), e, 0, -r) for r in range(1, 10**6 + 1)]
+    np.testing.assert_array_equal(in_c, spec.bucket(-d))
     near = np.abs(place - np.round(place)) < 1e-9
     got = spec.bucket(-d)
     np.testing.assert_array_equal(got[~near], expected[~near])

@@ -67,7 +67,7 @@ __all__ = [
 _SPECS: dict[str, type[Spec]] = {
     cls.encoding: cls
     for cls in (
-        Rope, MRope, AxialRope, Alibi, T5Bias, RelativeBias, Learned, Sinusoidal, Sinusoidal2D, Hybrid, NoPosition
+        Rope, MRope, AxialRope, AngleRope, Alibi, T5Bias, RelativeBias, Learned, Sinusoidal, Sinusoidal2D, Hybrid, NoPosition
     )
 }  # fmt: skip
 

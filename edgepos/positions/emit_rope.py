@@ -13,10 +13,12 @@ SAMPLES = 4096
 
 
 def rope_tables(spec: Rotation, context: int, bits: tuple[int, ...]) -> list[tuple[RotationPlan, TableFile]]:
-    """The plans and files for positions 0 … context − 1; none when nothing is rotated."""
+    """The plans and files for positions 0 … context − 1; none when nothing is rotated, no phases where there are no frequencies."""
     if not spec.pairs:
         return []
     plans = [TablePlan(spec, context, b) for b in bits]
+    if not spec.linear:
+        return [(plan, _row_file(plan)) for plan in plans]
     phase = PhasePlan(spec, context)
     return [(plan, _row_file(plan)) for plan in plans] + [(phase, _phase_file(phase))]
 
