@@ -17,6 +17,7 @@
 #endif
 
 #include "edgepos.h"
+#include "edgepos_cpu.h"
 #include "threads_pthread.h"
 
 enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
@@ -29,6 +30,7 @@ static const char usage[] =
     "  --context N        tokens the session can hold (the model's context)\n"
     "  --batch N          prompt tokens evaluated at a time (16)\n"
     "  --threads N        threads (1)\n"
+    "  --generic          without the kernels of this processor: slower, the same bits\n"
     "  --temperature T    0 takes the likeliest token (0)\n"
     "  --top-k K          choose among the K likeliest; 0: all (0)\n"
     "  --top-p P          choose among the likeliest whose probabilities reach P (1)\n"
@@ -45,7 +47,7 @@ typedef struct options {
   int32_t n, context, batch, threads;
   ep_sampling how;
   uint64_t seed;
-  int ids_out, digest, selftest, ignore_eos;
+  int ids_out, digest, selftest, ignore_eos, generic;
 } options;
 
 static void stop(int code, const char *format, ...) {
@@ -123,6 +125,7 @@ static void parse(options *o, int argc, char **argv) {
     else if (!strcmp(name, "--digest")) o->digest = 1;
     else if (!strcmp(name, "--selftest")) o->selftest = 1;
     else if (!strcmp(name, "--ignore-eos")) o->ignore_eos = 1;
+    else if (!strcmp(name, "--generic")) o->generic = 1;
     else if (name[0] != '-' || !name[1]) {
       if (o->model) stop(EXIT_USAGE, "two models are given, '%s' and '%s': name one; a prompt needs -p", o->model, name);
       o->model = name;
@@ -198,8 +201,8 @@ static int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
 }
 
 static int32_t *encode(const ep_model *model, const char *text, size_t *n) {
-  size_t bytes = strlen(text), max = bytes + 2;
-  int32_t *scratch = allocate((uint64_t)max * 4 * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
+  size_t bytes = strlen(text), words = ep_encode_scratch(model, text, bytes), max = words / 4;
+  int32_t *scratch = allocate((uint64_t)words * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
   check(ep_encode(model, text, bytes, ep_adds_bos(model), ids, max, scratch, n), "encoding the prompt");
   free(scratch);
   return ids;
@@ -343,7 +346,8 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   if (why) fprintf(stderr, "stopped: %s (%" PRId32 " of %" PRId32 " tokens in use)\n", why, ep_length(s), context);
   report_speed("prompt", n, prefilled - start);
   if (decoded) report_speed("generation", decoded, end - prefilled);
-  fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 "\n", bytes, context, ep_saturations(s));
+  fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 ", %s kernels\n", bytes, context, ep_saturations(s),
+          ep_kernels_name(s));
   free(scratch);
   free(logits);
   free(rows);
@@ -365,7 +369,7 @@ int main(int argc, char **argv) {
   if (o.context > info.context)
     stop(EXIT_USAGE, "--context is %" PRId32 ": this model allows at most %" PRId32, o.context, info.context);
 
-  ep_config cfg = {.context = o.context, .n_batch = o.batch, .threads = 1};
+  ep_config cfg = {.context = o.context, .n_batch = o.batch, .threads = 1, .cpu = o.generic ? 0 : ep_cpu_detect()};
   ep_pool *pool = NULL;
   if (o.threads > 1) {
     pool = ep_pool_new(o.threads);

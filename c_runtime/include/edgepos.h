@@ -69,7 +69,7 @@ typedef struct ep_info {
   int32_t bos;              /* -1: none */
   int32_t n_eos;
   const int32_t *eos;
-  int32_t tokenizer;        /* 0 none, 1 byte-level BPE, 2 SentencePiece BPE */
+  int32_t tokenizer;        /* 0 none, 1 byte-level BPE, 2 SentencePiece BPE, 3 WordPiece, 4 Unigram */
   int32_t n_selftest;
   const int32_t *selftest;  /* token ids of the self-test */
   uint64_t digest;          /* and the digest they must give */
@@ -97,6 +97,10 @@ typedef struct ep_trace_event {
 } ep_trace_event;
 typedef void (*ep_trace)(void *user, const ep_trace_event *event);
 
+#define EP_CPU_AVX2 1u    /* x86: AVX2, and the operating system keeps its registers */
+#define EP_CPU_NEON 2u    /* ARM: Advanced SIMD */
+#define EP_CPU_DOTPROD 4u /* aarch64: SDOT, besides EP_CPU_NEON */
+
 typedef struct ep_config {
   int32_t context; /* tokens the session can hold; 0: the model's context; more than that is refused */
   int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16. Costs memory, never changes a bit. A model that attends in
@@ -104,6 +108,8 @@ typedef struct ep_config {
   int32_t threads; /* tasks that `parallel` may run at a time; 0 or 1: none. Each costs context * 4 bytes and a few kB */
   ep_parallel parallel;
   void *pool;
+  uint32_t cpu; /* EP_CPU_... bits of the instructions that kernels may use; 0: what every processor of the target has in C.
+                   ep_cpu_detect() of edgepos_cpu.h fills it. Changes the speed, never a bit */
 } ep_config;
 
 /* Bytes that ep_session_init needs for this configuration. */
@@ -122,6 +128,8 @@ ep_status ep_logits(ep_session *session, int32_t *logits);
 /* The lowest index of the largest logit of the last token, computed tile by tile. */
 ep_status ep_argmax(ep_session *session, int32_t *token);
 
+/* Name of the kernels in use, "generic" or an instruction set's. They are those of cfg.cpu that this library was built with. */
+const char *ep_kernels_name(const ep_session *session);
 int32_t ep_length(const ep_session *session);        /* tokens in the cache */
 int32_t ep_next_position(const ep_session *session); /* where the next token goes by default */
 uint64_t ep_saturations(const ep_session *session);  /* since init or reset */
@@ -158,11 +166,15 @@ ep_status ep_sample(const int32_t *logits, int32_t vocab, int32_t f, const ep_sa
 
 /* ---- tokenizer ------------------------------------------------------------------------------------------------ */
 
-/* Encode UTF-8 (any bytes) to ids. scratch: 4 * (bytes + 2) int32. *n gets the number of ids; EP_ERR_BUFFER if more than
- * max. The text is encoded as it is: add the BOS with bos = 1 if the model wants one (add_bos of its flags). */
+/* Number of int32 that ep_encode needs as scratch for this text; a quarter of it is room enough for the ids. 0 if the model
+ * has no tokenizer or the text more than 33 million bytes. Without a normalizer at most 4 * (2 * bytes + 2). */
+size_t ep_encode_scratch(const ep_model *model, const char *text, size_t bytes);
+/* Encode UTF-8 (any bytes) to ids. scratch: ep_encode_scratch of the text. *n gets the number of ids; EP_ERR_BUFFER if more than
+ * max. bos: 1 puts the BOS in front and what the model has for it behind (ep_adds_bos says whether it wants that), 0 neither.
+ * Bytes that are not UTF-8: BPE encodes them as they are, WordPiece and Unigram as U+FFFD. */
 ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int bos, int32_t *ids, size_t max, int32_t *scratch,
                     size_t *n);
-/* 1 if the model's tokenizer puts BOS in front of a text. */
+/* 1 if the model's tokenizer puts BOS in front of a text, or something behind it. */
 int ep_adds_bos(const ep_model *model);
 /* Bytes of one token (not terminated, maybe no whole code point; empty for control tokens and ids without text).
  * previous: the token before it, or -1. */

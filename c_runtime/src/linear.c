@@ -35,10 +35,8 @@ static void finish(const ep_session *s, ep_lane *lane, const int32_t *op, const 
   for (int32_t i = 0; i < tile->tokens; i++) {
     const int64_t *acc = lane->acc + (size_t)i * (size_t)tile->rows;
     int32_t *y = out + (size_t)i * stride, shift = op[EP_O_P0] - s->shifts[t + i];
-    for (int32_t r = 0; r < tile->rows; r++) {
-      y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, &count);
-      if (bias) y[r] = ep_sat32_count((int64_t)y[r] + bias[r], &count);
-    }
+    s->kernels.requant_rows(y, acc, scales, shift, tile->rows, &count);
+    for (int32_t r = 0; r < tile->rows && bias; r++) y[r] = ep_sat32_count((int64_t)y[r] + bias[r], &count);
     if (op[EP_O_P0 + 1] >= 0) cap_logits(s, op, y, tile->rows, &count);
   }
   lane->saturations += count;
@@ -70,7 +68,7 @@ static void multiply(const ep_session *s, int64_t *acc, const int32_t *op, ep_ti
 void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32_t t, int32_t tokens, int32_t from, int32_t to,
                     int32_t *out, size_t stride) {
   int32_t cols = ep_linear_cols(&s->program, op), most_tokens = tokens < EP_TILE_TOKENS ? tokens : EP_TILE_TOKENS;
-  int32_t most_rows = EP_TILE / most_tokens;
+  int32_t most_rows = (EP_TILE / most_tokens) & ~7; /* kernels take eight rows at a time */
   for (int32_t row = from; row < to; row += most_rows) {
     for (int32_t i = 0; i < tokens; i += most_tokens) {
       ep_tile tile = {.cols = cols,

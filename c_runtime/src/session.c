@@ -73,7 +73,7 @@ static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *
   if (cfg->n_batch == 0) s->cfg.n_batch = s->program.bidirectional ? s->cfg.context : 16;
   if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
   if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
-  ep_choose_kernels(&s->kernels);
+  ep_choose_kernels(&s->kernels, cfg->cpu);
   uint64_t need = lay_out(s, NULL);
   if (need > SIZE_MAX) return EP_ERR_ARENA;
   *bytes = (size_t)need;
@@ -141,6 +141,8 @@ ep_status ep_eval(ep_session *s, const int32_t *tokens, const int32_t *positions
   ep_eval_checked(s, tokens, n, logits, NULL);
   return EP_OK;
 }
+
+const char *ep_kernels_name(const ep_session *s) { return s ? s->kernels.name : ""; }
 
 int32_t ep_length(const ep_session *s) { return s ? s->length : 0; }
 

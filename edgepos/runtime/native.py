@@ -57,13 +57,13 @@ def aligned(size: int) -> np.ndarray:
     return raw[start : start + size]
 
 
-def make_config(context: int | None, n_batch: int = 0):
-    """ep_config without threads. Raises ContextError or EdgePosError for numbers C could not hold or would take as a default."""
+def make_config(context: int | None, n_batch: int = 0, generic: bool = False):
+    """ep_config without threads, with the kernels of this processor or the generic ones. Raises ContextError or EdgePosError for numbers C could not hold or would take as a default."""
     if context is not None and not 1 <= context < 2**31:
         raise ContextError(f"context {context} is not possible: at least 1 token, or None for the model's context")
     if not 0 <= n_batch < 2**31:
         raise EdgePosError(f"n_batch {n_batch} is not possible: at least 1, or 0 for the default")
-    return ffi.new("ep_config *", {"context": context or 0, "n_batch": n_batch, "threads": 1})
+    return ffi.new("ep_config *", {"context": context or 0, "n_batch": n_batch, "threads": 1, "cpu": 0 if generic else lib.ep_cpu_detect()})
 
 
 @dataclass(frozen=True)

@@ -1,2 +1,3 @@
 #include "edgepos.h"
+#include "edgepos_cpu.h"
 #include "threads_pthread.h"

@@ -76,14 +76,15 @@ class CSession(Generates):
     One thread at a time may use a session (EdgePosError otherwise); sessions of the same image are independent.
     """
 
-    def __init__(self, image: Image, context: int | None = None, threads: int = 1, n_batch: int = 0):
+    def __init__(self, image: Image, context: int | None = None, threads: int = 1, n_batch: int = 0, generic: bool = False):
         """context: tokens it can hold, None for the model's; n_batch: tokens evaluated at a time, 0 for the default.
+        generic: without the kernels of this processor, which change the speed and never a bit.
 
         Raises ContextError for a context outside 1 … the model's, EdgePosError for other parameters out of range.
         """
         if not 1 <= threads <= MAX_THREADS:
             raise EdgePosError(f"threads {threads} is not possible: 1 to {MAX_THREADS}")
-        config = make_config(context, n_batch)
+        config = make_config(context, n_batch, generic)
         self._pool = _new_pool(threads) if threads > 1 else None
         if self._pool is not None:
             config.threads = lib.ep_pool_threads(self._pool)
@@ -101,6 +102,7 @@ class CSession(Generates):
         self.vocab: int = image.info.vocab
         self.logits_f: int = image.info.logits_f
         self.arena_bytes = size
+        self.kernels: str = ffi.string(lib.ep_kernels_name(self._c)).decode("ascii")
 
     @contextmanager
     def _alone(self):

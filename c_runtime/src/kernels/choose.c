@@ -1,3 +1,8 @@
 #include "kernels.h"
 
-void ep_choose_kernels(ep_kernels *table) { ep_generic_kernels(table); }
+/* Better ones override. A file for another instruction set leaves the table as it is. */
+void ep_choose_kernels(ep_kernels *table, uint32_t cpu) {
+  ep_generic_kernels(table);
+  ep_avx2_kernels(table, cpu);
+  ep_neon_kernels(table, cpu);
+}

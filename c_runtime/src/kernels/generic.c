@@ -99,6 +99,19 @@ static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim
   }
 }
 
+static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
+  for (int32_t r = 0; r < n; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, count);
+}
+
 void ep_generic_kernels(ep_kernels *table) {
-  *table = (ep_kernels){ep_narrow16, linear_w8, linear_w8g32, linear_w4g32, score_kv16, score_kv8, mix_kv16, mix_kv8};
+  *table = (ep_kernels){.name = "generic",
+                        .narrow16 = ep_narrow16,
+                        .linear_w8 = linear_w8,
+                        .linear_w8g32 = linear_w8g32,
+                        .linear_w4g32 = linear_w4g32,
+                        .score_kv16 = score_kv16,
+                        .score_kv8 = score_kv8,
+                        .mix_kv16 = mix_kv16,
+                        .mix_kv8 = mix_kv8,
+                        .requant_rows = requant_rows};
 }

@@ -20,6 +20,7 @@ typedef struct ep_tile {
 } ep_tile;
 
 typedef struct ep_kernels {
+  const char *name;
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
   void (*linear_w8)(int64_t *acc, const ep_tile *tile);
   void (*linear_w8g32)(int64_t *acc, const ep_tile *tile);
@@ -30,11 +31,16 @@ typedef struct ep_kernels {
   /* acc[i] += sum over j of p[j] * v[j][i], 0 <= p <= 2^30 + 1. The caller has proven that acc cannot overflow. */
   void (*mix_kv16)(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n);
   void (*mix_kv8)(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n);
+  /* y[r] = requant(acc[r], scales[2r], scales[2r + 1] + shift), saturations counted; |acc| < 2^57. */
+  void (*requant_rows)(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count);
 } ep_kernels;
 
-/* Fill the table with the best kernels of the processor the program runs on. */
-void ep_choose_kernels(ep_kernels *table);
+/* Fill the table with the best kernels for a processor with these EP_CPU_ bits. */
+void ep_choose_kernels(ep_kernels *table, uint32_t cpu);
 /* The reference for every entry. */
 void ep_generic_kernels(ep_kernels *table);
+/* Override what the instruction set speeds up, if it is among the bits and this build has it. */
+void ep_avx2_kernels(ep_kernels *table, uint32_t cpu);
+void ep_neon_kernels(ep_kernels *table, uint32_t cpu);
 
 #endif

@@ -1,0 +1,47 @@
+/* ep_cpu_detect: the EP_CPU_ bits of the processor this program runs on, for ep_config.cpu. The library itself asks nobody:
+ * on ARM only the operating system knows. Where nothing can be asked, what the compiler was told to assume. */
+#ifndef EDGEPOS_CPU_H
+#define EDGEPOS_CPU_H
+
+#include <stdint.h>
+
+#include "edgepos.h"
+
+static inline uint32_t ep_cpu_detect(void);
+
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#include <cpuid.h>
+
+static inline uint32_t ep_cpu_detect(void) {
+  unsigned a, b, c, d, low, high;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & 6) != 6) return 0; /* the operating system does not keep XMM and YMM */
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) ? EP_CPU_AVX2 : 0;
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+
+static inline uint32_t ep_cpu_detect(void) {
+  unsigned long has = getauxval(AT_HWCAP);
+  uint32_t neon = has >> 1 & 1, dotprod = has >> 20 & 1; /* HWCAP_ASIMD, HWCAP_ASIMDDP */
+  return neon * EP_CPU_NEON | (neon & dotprod) * EP_CPU_DOTPROD;
+}
+
+#elif defined(__ARM_NEON)
+
+static inline uint32_t ep_cpu_detect(void) {
+#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+  return EP_CPU_NEON | EP_CPU_DOTPROD;
+#else
+  return EP_CPU_NEON;
+#endif
+}
+
+#else
+
+static inline uint32_t ep_cpu_detect(void) { return 0; }
+
+#endif
+#endif

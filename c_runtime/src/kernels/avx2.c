@@ -1,0 +1,425 @@
+/* x86-64 with AVX2. Only the functions here are compiled for it, so the program still starts on the oldest x86-64.
+ *
+ * One token is read row by row: the rows lie one behind the other in memory and are read once. For more tokens a group of
+ * eight rows is turned so that a vector holds a pair of columns of every row; it then serves all tokens of the tile, and
+ * nothing has to be added across a vector. */
+#include "edgepos.h"
+#include "kernels.h"
+
+#if defined(__GNUC__) && defined(__x86_64__) && defined(__SSE2__) && !defined(EDGEPOS_GENERIC_ONLY)
+#include <immintrin.h>
+#if __STDC_HOSTED__
+#include <string.h>
+#else
+void *memset(void *to, int value, size_t n);
+#endif
+
+#include "../fixed.h"
+
+#define AVX2 __attribute__((target("avx2")))
+#define INLINE static inline __attribute__((always_inline, target("avx2")))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+/* The compiler shall reach four tokens from one address instead of keeping sixteen in registers. */
+#define KEEP(p) __asm__("" : "+r"(p))
+
+enum { W8, W8G32, W4G32 };
+enum { AHEAD = 4096 }; /* bytes of weights that are asked for before they are needed; the next row follows */
+
+INLINE __m256i load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+INLINE void store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
+INLINE __m256i widen(const int8_t *w) { return _mm256_cvtepi8_epi16(load128(w)); }
+INLINE __m256i odd(__m256i v) { return _mm256_srli_epi64(v, 32); } /* odd dwords to where mul_epi32 reads */
+
+INLINE int64_t add_across64(__m256i v) {
+  __m128i s = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  return _mm_cvtsi128_si64(s) + _mm_extract_epi64(s, 1);
+}
+
+INLINE int32_t add_across32(__m256i v) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  s = _mm_hadd_epi32(s, s);
+  return _mm_cvtsi128_si32(_mm_hadd_epi32(s, s));
+}
+
+INLINE __m256i add_widened(__m256i acc, __m256i v) {
+  acc = _mm256_add_epi64(acc, _mm256_cvtepi32_epi64(_mm256_castsi256_si128(v)));
+  return _mm256_add_epi64(acc, _mm256_cvtepi32_epi64(_mm256_extracti128_si256(v, 1)));
+}
+
+/* ---- LINEAR, one row and one token ------------------------------------------------------------------------------ */
+
+/* 32 codes of four bits as bytes, in the order of columns. */
+INLINE __m256i codes(const int8_t *w) {
+  __m256i v = _mm256_cvtepu8_epi16(load128(w));
+  return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
+}
+
+/* The 32 products of a group as eight sums of four, each below 2^24. */
+INLINE __m256i group_w8(const int8_t *w, const int16_t *x) {
+  return _mm256_add_epi32(_mm256_madd_epi16(widen(w), load(x)), _mm256_madd_epi16(widen(w + 16), load(x + 16)));
+}
+
+INLINE __m256i group_w4(const int8_t *w, const int16_t *x) {
+  __m256i c = codes(w);
+  __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(c)), high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(c, 1));
+  return _mm256_add_epi32(_mm256_madd_epi16(low, load(x)), _mm256_madd_epi16(high, load(x + 16)));
+}
+
+/* acc + the group's sums times its scale, which is in every dword of g. */
+INLINE __m256i add_scaled(__m256i acc, __m256i sums, __m256i g) {
+  sums = _mm256_add_epi32(sums, odd(sums));
+  return _mm256_add_epi64(acc, _mm256_mul_epi32(sums, g));
+}
+
+/* Dword i of both halves everywhere. */
+#define SPREAD(v, i) _mm256_shuffle_epi32(v, (i) * 0x55)
+
+INLINE __m256i four_groups_w8(__m256i acc, const int8_t *w, __m256i g, const int16_t *x) {
+  acc = add_scaled(acc, group_w8(w, x), SPREAD(g, 0));
+  acc = add_scaled(acc, group_w8(w + 32, x + 32), SPREAD(g, 1));
+  acc = add_scaled(acc, group_w8(w + 64, x + 64), SPREAD(g, 2));
+  return add_scaled(acc, group_w8(w + 96, x + 96), SPREAD(g, 3));
+}
+
+AVX2 static int64_t row_w8(const int8_t *w, const int16_t *x, int32_t cols) {
+  __m256i acc = _mm256_setzero_si256();
+  while (cols > 0) { /* 64 groups of sums below 2^24 stay below 2^31 */
+    int32_t n = cols < 2048 ? cols : 2048;
+    __m256i sums = _mm256_setzero_si256();
+    for (int32_t c = 0; c < n; c += 32) sums = _mm256_add_epi32(sums, group_w8(w + c, x + c));
+    acc = add_widened(acc, sums);
+    w += n, x += n, cols -= n;
+  }
+  return add_across64(acc);
+}
+
+AVX2 static int64_t row_w8g32(const int8_t *w, const int16_t *g, const int16_t *x, int32_t groups) {
+  __m256i acc = _mm256_setzero_si256(), more = acc;
+  for (; groups >= 8; groups -= 8, g += 8, w += 256, x += 256) {
+    __m256i scales = _mm256_cvtepi16_epi32(load128(g));
+    _mm_prefetch((const char *)w + AHEAD, _MM_HINT_T0);
+    _mm_prefetch((const char *)w + AHEAD + 64, _MM_HINT_T0);
+    _mm_prefetch((const char *)w + AHEAD + 128, _MM_HINT_T0);
+    _mm_prefetch((const char *)w + AHEAD + 192, _MM_HINT_T0);
+    acc = four_groups_w8(acc, w, _mm256_permute2x128_si256(scales, scales, 0x00), x);
+    more = four_groups_w8(more, w + 128, _mm256_permute2x128_si256(scales, scales, 0x11), x + 128);
+  }
+  for (; groups > 0; groups--, g++, w += 32, x += 32) acc = add_scaled(acc, group_w8(w, x), _mm256_set1_epi32(*g));
+  return add_across64(_mm256_add_epi64(acc, more));
+}
+
+AVX2 static int64_t row_w4g32(const int8_t *w, const int16_t *g, const int16_t *x, const int32_t *sums, int32_t groups) {
+  __m256i acc = _mm256_setzero_si256(), more = acc;
+  int64_t rest = 0;
+  for (; groups >= 4; groups -= 4, g += 8, sums += 4, w += 64, x += 128) {
+    __m256i scales = _mm256_cvtepi16_epi32(load128(g)); /* scale, minimum, ... */
+    __m256i low = _mm256_permute2x128_si256(scales, scales, 0x00), high = _mm256_permute2x128_si256(scales, scales, 0x11);
+    _mm_prefetch((const char *)w + AHEAD, _MM_HINT_T0);
+    acc = _mm256_add_epi64(acc, _mm256_mul_epi32(odd(scales), _mm256_cvtepi32_epi64(load128(sums))));
+    acc = add_scaled(acc, group_w4(w, x), SPREAD(low, 0));
+    more = add_scaled(more, group_w4(w + 16, x + 32), SPREAD(low, 2));
+    acc = add_scaled(acc, group_w4(w + 32, x + 64), SPREAD(high, 0));
+    more = add_scaled(more, group_w4(w + 48, x + 96), SPREAD(high, 2));
+  }
+  for (; groups > 0; groups--, g += 2, sums++, w += 16, x += 32) {
+    acc = add_scaled(acc, group_w4(w, x), _mm256_set1_epi32(g[0]));
+    rest += (int64_t)*sums * g[1];
+  }
+  return add_across64(_mm256_add_epi64(acc, more)) + rest;
+}
+
+INLINE void row(int64_t *acc, const ep_tile *tile, int32_t r, int32_t t, int form) {
+  size_t cols = (size_t)tile->cols, groups = cols / 32, at = (size_t)r;
+  const int16_t *x = tile->x + (size_t)t * cols;
+  int64_t *out = acc + (size_t)t * (size_t)tile->rows + at;
+  if (form == W8) *out = row_w8(tile->w + at * cols, x, tile->cols);
+  if (form == W8G32) *out = row_w8g32(tile->w + at * cols, tile->g + at * groups, x, (int32_t)groups);
+  if (form == W4G32)
+    *out = row_w4g32(tile->w + at * (cols / 2), tile->g + at * 2 * groups, x, tile->sums + (size_t)t * groups, (int32_t)groups);
+}
+
+/* ---- LINEAR, eight rows and several tokens ---------------------------------------------------------------------- */
+
+/* One group of eight rows. panel: 32 bytes for each p < 8, pair of columns p of the rows 0, 4, 1, 5, 2, 6, 3, 7, then pair
+ * p + 8: with this order the even dwords of a sum are rows 0 to 3 and the odd ones rows 4 to 7.
+ * g, u: scales and minima of rows 0 to 3 and 4 to 7, one per 64 bits. */
+typedef struct group8 {
+  int8_t panel[256];
+  __m256i g[2], u[2];
+} group8;
+
+INLINE __m256i row32(const int8_t *w, int form) { return form == W4G32 ? codes(w) : load(w); }
+
+/* Rows a, a + 4 and b, b + 4 as 64-bit pieces of pairs of columns: two each in lo[0], lo[1] (pairs 0 to 3) and hi (4 to 7). */
+INLINE void weave(__m256i piece[4], const int8_t *w, size_t stride, size_t a, size_t b, int form) {
+  __m256i a0 = row32(w + a * stride, form), a4 = row32(w + (a + 4) * stride, form);
+  __m256i b0 = row32(w + b * stride, form), b4 = row32(w + (b + 4) * stride, form);
+  __m256i a_lo = _mm256_unpacklo_epi16(a0, a4), a_hi = _mm256_unpackhi_epi16(a0, a4);
+  __m256i b_lo = _mm256_unpacklo_epi16(b0, b4), b_hi = _mm256_unpackhi_epi16(b0, b4);
+  piece[0] = _mm256_unpacklo_epi32(a_lo, b_lo), piece[1] = _mm256_unpackhi_epi32(a_lo, b_lo);
+  piece[2] = _mm256_unpacklo_epi32(a_hi, b_hi), piece[3] = _mm256_unpackhi_epi32(a_hi, b_hi);
+}
+
+INLINE void turn(int8_t *panel, const int8_t *w, size_t stride, int form) {
+  __m256i first[4], second[4];
+  weave(first, w, stride, 0, 1, form);
+  weave(second, w, stride, 2, 3, form);
+  UNROLL for (int i = 0; i < 4; i++) {
+    store(panel + 64 * i, _mm256_unpacklo_epi64(first[i], second[i]));
+    store(panel + 64 * i + 32, _mm256_unpackhi_epi64(first[i], second[i]));
+  }
+}
+
+INLINE __m256i every(const int16_t *g, size_t stride) {
+  return _mm256_set_epi64x(g[3 * stride], g[2 * stride], g[stride], g[0]);
+}
+
+INLINE void take_group(group8 *to, const ep_tile *tile, size_t r, size_t i, int form) {
+  size_t cols = (size_t)tile->cols, groups = cols / 32;
+  if (form == W4G32) {
+    const int16_t *g = tile->g + (r * groups + i) * 2;
+    turn(to->panel, tile->w + r * (cols / 2) + i * 16, cols / 2, form);
+    to->g[0] = every(g, 2 * groups), to->g[1] = every(g + 8 * groups, 2 * groups);
+    to->u[0] = every(g + 1, 2 * groups), to->u[1] = every(g + 8 * groups + 1, 2 * groups);
+    return;
+  }
+  turn(to->panel, tile->w + r * cols + i * 32, cols, form);
+  const int16_t *g = tile->g + r * groups + i;
+  to->g[0] = form == W8 ? _mm256_set1_epi64x(1) : every(g, groups);
+  to->g[1] = form == W8 ? _mm256_set1_epi64x(1) : every(g + 4 * groups, groups);
+}
+
+INLINE __m256i pair_of(const int16_t *x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, sizeof pair);
+  return _mm256_set1_epi32(pair);
+}
+
+/* Group i of rows r to r + 7 against n <= 8 tokens from t on: added to acc. A sum of 32 products stays below 2^27. */
+INLINE void block(int64_t *acc, const ep_tile *tile, const group8 *w, size_t r, size_t i, size_t t, int n, int form) {
+  size_t cols = (size_t)tile->cols, rows = (size_t)tile->rows;
+  const int16_t *x = tile->x + t * cols + 32 * i;
+  int64_t *out = acc + t * rows + r;
+  __m256i s[8];
+  UNROLL for (int k = 0; k < n; k++) s[k] = _mm256_setzero_si256();
+  for (size_t p = 0; p < 8; p++, x += 2) {
+    __m256i a = widen(w->panel + 32 * p), b = widen(w->panel + 32 * p + 16);
+    const int16_t *half[2] = {x, x + 4 * cols};
+    KEEP(half[0]);
+    KEEP(half[1]);
+    UNROLL for (int k = 0; k < n; k++) {
+      const int16_t *at = half[k / 4] + (size_t)(k % 4) * cols;
+      s[k] = _mm256_add_epi32(s[k], _mm256_madd_epi16(a, pair_of(at)));
+      s[k] = _mm256_add_epi32(s[k], _mm256_madd_epi16(b, pair_of(at + 16)));
+    }
+  }
+  UNROLL for (int k = 0; k < n; k++, out += rows) {
+    __m256i low = _mm256_mul_epi32(s[k], w->g[0]), high = _mm256_mul_epi32(odd(s[k]), w->g[1]);
+    if (form == W4G32) {
+      __m256i sum = _mm256_set1_epi32(tile->sums[(t + (size_t)k) * (cols / 32) + i]);
+      low = _mm256_add_epi64(low, _mm256_mul_epi32(sum, w->u[0]));
+      high = _mm256_add_epi64(high, _mm256_mul_epi32(sum, w->u[1]));
+    }
+    store(out, _mm256_add_epi64(load(out), low));
+    store(out + 4, _mm256_add_epi64(load(out + 4), high));
+  }
+}
+
+/* Eight rows from r on against all tokens of the tile. */
+INLINE void rows8(int64_t *acc, const ep_tile *tile, size_t r, int form) {
+  size_t groups = (size_t)tile->cols / 32, tokens = (size_t)tile->tokens;
+  group8 w;
+  for (size_t t = 0; t < tokens; t++) memset(acc + t * (size_t)tile->rows + r, 0, 8 * sizeof *acc);
+  for (size_t i = 0; i < groups; i++) {
+    size_t t = 0;
+    take_group(&w, tile, r, i, form);
+    for (; t + 8 <= tokens; t += 8) block(acc, tile, &w, r, i, t, 8, form);
+    for (; t + 4 <= tokens; t += 4) block(acc, tile, &w, r, i, t, 4, form);
+    for (; t < tokens; t++) block(acc, tile, &w, r, i, t, 1, form);
+  }
+}
+
+INLINE void linear(int64_t *acc, const ep_tile *tile, int form) {
+  int32_t r = 0;
+  if (tile->tokens >= 4)
+    for (; r + 8 <= tile->rows; r += 8) rows8(acc, tile, (size_t)r, form);
+  for (; r < tile->rows; r++)
+    for (int32_t t = 0; t < tile->tokens; t++) row(acc, tile, r, t, form);
+}
+
+AVX2 static void linear_w8(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W8); }
+AVX2 static void linear_w8g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W8G32); }
+AVX2 static void linear_w4g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W4G32); }
+
+/* ---- attention -------------------------------------------------------------------------------------------------- */
+
+/* Pairs of products fit int32 (2 * 32639^2 < 2^31), sums of them do not: their halves are added up apart, the low one
+ * without a sign. */
+AVX2 static int64_t dot16(const int16_t *q, const int16_t *k, int32_t dim) {
+  const __m256i low_half = _mm256_set1_epi32(0xffff);
+  __m256i low = _mm256_setzero_si256(), high = low;
+  int64_t sum = 0;
+  for (; dim >= 8; dim -= 16, q += 16, k += 16) {
+    __m256i v = dim >= 16 ? _mm256_madd_epi16(load(q), load(k)) : _mm256_zextsi128_si256(_mm_madd_epi16(load128(q), load128(k)));
+    low = _mm256_add_epi32(low, _mm256_and_si256(v, low_half));
+    high = _mm256_add_epi32(high, _mm256_srai_epi32(v, 16));
+    if (dim < 16) {
+      q += 8, k += 8, dim -= 8;
+      break;
+    }
+  }
+  for (int32_t i = 0; i < dim; i++) sum += (int64_t)(q[i] * k[i]);
+  return sum + add_across32(low) + (int64_t)add_across32(high) * 65536;
+}
+
+AVX2 static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n) {
+  for (int32_t j = 0; j < n; j++, k += dim) out[j] = dot16(q, k, dim);
+}
+
+/* 512 products of int8 and |q| <= 32639 stay below 2^31. */
+AVX2 static int32_t dot8(const int16_t *q, const int8_t *k, int32_t dim) {
+  __m256i acc = _mm256_setzero_si256();
+  int32_t sum = 0, i = 0;
+  for (; i + 16 <= dim; i += 16) acc = _mm256_add_epi32(acc, _mm256_madd_epi16(load(q + i), widen(k + i)));
+  if (i + 8 <= dim) {
+    __m128i eight = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(k + i)));
+    acc = _mm256_add_epi32(acc, _mm256_zextsi128_si256(_mm_madd_epi16(load128(q + i), eight)));
+    i += 8;
+  }
+  for (; i < dim; i++) sum += q[i] * k[i];
+  return sum + add_across32(acc);
+}
+
+AVX2 static void score_kv8(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t n) {
+  for (int32_t j = 0; j < n; j++, k += dim) out[j] = dot8(q, k, dim);
+}
+
+INLINE __m256i four(const void *v, int bytes) {
+  int32_t bits;
+  if (bytes == 2) return _mm256_cvtepi16_epi64(_mm_loadl_epi64((const __m128i *)v));
+  __builtin_memcpy(&bits, v, sizeof bits);
+  return _mm256_cvtepi8_epi64(_mm_cvtsi32_si128(bits));
+}
+
+/* acc[0 ... 4 * vectors) of mix; v elements of `bytes` bytes. */
+INLINE void strip(int64_t *acc, const int32_t *p, const int8_t *v, size_t stride, int32_t n, int vectors, int bytes) {
+  __m256i s[8];
+  UNROLL for (int i = 0; i < vectors; i++) s[i] = load(acc + 4 * i);
+  for (int32_t j = 0; j < n; j++, v += stride) {
+    __m256i weight = _mm256_set1_epi32(p[j]);
+    UNROLL for (int i = 0; i < vectors; i++) s[i] = _mm256_add_epi64(s[i], _mm256_mul_epi32(weight, four(v + 4 * i * bytes, bytes)));
+  }
+  UNROLL for (int i = 0; i < vectors; i++) store(acc + 4 * i, s[i]);
+}
+
+INLINE int32_t mix(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n, int bytes) {
+  size_t stride = (size_t)dim * (size_t)bytes, size = (size_t)bytes;
+  int32_t i = 0;
+  for (; i + 32 <= dim; i += 32) strip(acc + i, p, v + (size_t)i * size, stride, n, 8, bytes);
+  for (; i + 8 <= dim; i += 8) strip(acc + i, p, v + (size_t)i * size, stride, n, 2, bytes);
+  for (; i + 4 <= dim; i += 4) strip(acc + i, p, v + (size_t)i * size, stride, n, 1, bytes);
+  return i;
+}
+
+AVX2 static void mix_kv16(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n) {
+  int32_t from = mix(acc, p, (const int8_t *)v, dim, n, 2);
+  for (int32_t j = 0; j < n && from < dim; j++, v += dim)
+    for (int32_t i = from; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
+}
+
+AVX2 static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n) {
+  int32_t from = mix(acc, p, v, dim, n, 1);
+  for (int32_t j = 0; j < n && from < dim; j++, v += dim)
+    for (int32_t i = from; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
+}
+
+/* ---- rounding --------------------------------------------------------------------------------------------------- */
+
+AVX2 static int64_t largest(const int32_t *x, int32_t n) {
+  __m256i most = _mm256_setzero_si256();
+  uint32_t each[8], a = 0;
+  int32_t i = 0;
+  for (; i + 8 <= n; i += 8) most = _mm256_max_epu32(most, _mm256_abs_epi32(load(x + i))); /* |-2^31| is 2^31 without sign */
+  store(each, most);
+  for (int32_t k = 0; k < 8; k++)
+    if (each[k] > a) a = each[k];
+  for (; i < n; i++)
+    if (ep_abs(x[i]) > a) a = (uint32_t)ep_abs(x[i]);
+  return a;
+}
+
+INLINE __m256i shift_round(__m256i x, __m128i less_one) {
+  __m256i v = _mm256_sra_epi32(x, less_one);
+  return _mm256_add_epi32(_mm256_srai_epi32(v, 1), _mm256_and_si256(v, _mm256_set1_epi32(1)));
+}
+
+AVX2 static int32_t narrow16(int16_t *q, const int32_t *x, int32_t n) {
+  int32_t s = ep_narrow16_shift(largest(x, n)), i = 0;
+  __m128i less_one = _mm_cvtsi32_si128(s > 0 ? s - 1 : 0);
+  for (; i + 16 <= n; i += 16) {
+    __m256i a = load(x + i), b = load(x + i + 8);
+    if (s > 0) a = shift_round(a, less_one), b = shift_round(b, less_one);
+    store(q + i, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
+  }
+  for (; i < n; i++) q[i] = (int16_t)ep_rshift_round(x[i], s);
+  return s;
+}
+
+/* Four of requant, exactly, where nothing is near an edge: shifts from 33 to 94, m above -2^31 and results of 32 bits.
+ * Returns 0 elsewhere. With hi = floor(a * m / 2^32), |hi| < 2^57, the result is floor((floor(hi / 2^(n-33)) + 1) / 2); AVX2 shifts
+ * 64 bits without sign only, so 2^62 is added before and what becomes of it is taken away after. */
+INLINE int requant4(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift) {
+  __m256i a = load(acc), s = load(scales);
+  __m256i n = odd(_mm256_add_epi32(s, _mm256_set1_epi32(shift - 33)));
+  __m256i edge = _mm256_cmpgt_epi64(n, _mm256_set1_epi64x(61)); /* a negative one is large, taken without sign */
+  edge = _mm256_or_si256(edge, _mm256_cmpeq_epi32(s, _mm256_set1_epi32(INT32_MIN)));
+  __m256i negative = _mm256_cmpgt_epi64(_mm256_setzero_si256(), _mm256_slli_epi64(s, 32)), m = _mm256_abs_epi32(s);
+  a = _mm256_sub_epi64(_mm256_xor_si256(a, negative), negative);
+  __m256i hi = _mm256_add_epi64(_mm256_mul_epi32(odd(a), m), odd(_mm256_mul_epu32(a, m)));
+  __m256i v = _mm256_srlv_epi64(_mm256_add_epi64(hi, _mm256_set1_epi64x((int64_t)1 << 62)), n);
+  v = _mm256_srli_epi64(_mm256_add_epi64(v, _mm256_set1_epi64x(1)), 1);
+  v = _mm256_sub_epi64(v, _mm256_srlv_epi64(_mm256_set1_epi64x((int64_t)1 << 61), n));
+  edge = _mm256_or_si256(edge, odd(_mm256_add_epi64(v, _mm256_set1_epi64x((int64_t)1 << 31))));
+  if (!_mm256_testz_si256(edge, edge)) return 0;
+  v = _mm256_permutevar8x32_epi32(v, _mm256_set_epi32(6, 4, 2, 0, 6, 4, 2, 0));
+  _mm_storeu_si128((__m128i *)y, _mm256_castsi256_si128(v));
+  return 1;
+}
+
+AVX2 static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
+  int32_t r = 0;
+  for (; r + 4 <= n; r += 4) {
+    if (requant4(y + r, acc + r, scales + 2 * r, shift)) continue;
+    for (int32_t k = r; k < r + 4; k++) y[k] = ep_requant(acc[k], scales[2 * k], scales[2 * k + 1] + shift, count);
+  }
+  for (; r < n; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, count);
+}
+
+void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
+  if (!(cpu & EP_CPU_AVX2)) return;
+  *table = (ep_kernels){.name = "avx2",
+                        .narrow16 = narrow16,
+                        .linear_w8 = linear_w8,
+                        .linear_w8g32 = linear_w8g32,
+                        .linear_w4g32 = linear_w4g32,
+                        .score_kv16 = score_kv16,
+                        .score_kv8 = score_kv8,
+                        .mix_kv16 = mix_kv16,
+                        .mix_kv8 = mix_kv8,
+                        .requant_rows = requant_rows};
+}
+
+#else
+
+void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
+  (void)table;
+  (void)cpu;
+}
+
+#endif

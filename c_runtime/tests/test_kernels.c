@@ -1,0 +1,202 @@
+/* Every kernel that this processor can run gives the bits of the generic one: random and extreme numbers, all sizes around the
+ * edges of the tiles. Buffers end where the numbers do, so that a sanitizer sees a read or write beyond them. */
+#include <string.h>
+
+#include "check.h"
+#include "edgepos.h"
+#include "edgepos_cpu.h"
+#include "kernels/kernels.h"
+
+enum { LARGEST = 32639 };
+
+static uint64_t state = 1;
+static ep_kernels generic, fast;
+
+static int32_t below(int32_t n) { return (int32_t)(draw(&state) % (uint64_t)n); }
+
+static void *room(size_t bytes) {
+  void *p = malloc(bytes ? bytes : 1);
+  if (!p) exit(1);
+  return p;
+}
+
+static void *aligned_room(size_t bytes) { /* whole multiples of 64 */
+  void *p = aligned_alloc(64, bytes);
+  if (!p || bytes % 64) exit(1);
+  return p;
+}
+
+/* How the numbers of a case are made. */
+enum { RANDOM, ENDS, LOWEST, HIGHEST, ZEROS, WAYS };
+
+static int64_t number(int way, int64_t low, int64_t high) {
+  switch (way) {
+    case ENDS: return draw(&state) & 1 ? low : high;
+    case LOWEST: return low;
+    case HIGHEST: return high;
+    case ZEROS: return draw(&state) % 8 ? 0 : high;
+    default: return low + (int64_t)(draw(&state) % (uint64_t)(high - low + 1));
+  }
+}
+
+static int8_t *numbers8(size_t n, int way) {
+  int8_t *p = (int8_t *)room(n);
+  for (size_t i = 0; i < n; i++) p[i] = (int8_t)number(way, INT8_MIN, INT8_MAX);
+  return p;
+}
+
+static int16_t *numbers16(int16_t *p, size_t n, int way, int limit) {
+  for (size_t i = 0; i < n; i++) p[i] = (int16_t)number(way, limit ? -limit : INT16_MIN, limit ? limit : INT16_MAX);
+  return p;
+}
+
+/* ---- LINEAR ----------------------------------------------------------------------------------------------------- */
+
+typedef void (*linear)(int64_t *acc, const ep_tile *tile);
+
+static void sum_groups(int32_t *sums, const int16_t *x, size_t groups) {
+  for (size_t i = 0; i < groups; i++) {
+    sums[i] = 0;
+    for (size_t c = 0; c < 32; c++) sums[i] += x[32 * i + c];
+  }
+}
+
+static void compare_linear(linear one, linear other, size_t cols, size_t rows, size_t tokens, size_t bytes, size_t scales, int way) {
+  size_t n = rows * tokens, groups = cols / 32;
+  int16_t *x = numbers16((int16_t *)aligned_room(cols * tokens * 2), cols * tokens, way % WAYS, LARGEST);
+  int8_t *w = numbers8(bytes * rows, way / WAYS % WAYS);
+  int16_t *g = numbers16((int16_t *)room(scales * rows * 2), scales * rows, way / WAYS / WAYS % WAYS, 0);
+  int32_t *sums = (int32_t *)room(groups * tokens * 4);
+  int64_t *want = (int64_t *)room(n * 8), *got = (int64_t *)room(n * 8);
+  ep_tile tile = {w, scales ? g : NULL, x, scales == 2 * groups ? sums : NULL, (int32_t)cols, (int32_t)rows, (int32_t)tokens};
+  sum_groups(sums, x, groups * tokens);
+  memset(want, 1, n * 8);
+  memset(got, 2, n * 8);
+  one(want, &tile);
+  other(got, &tile);
+  CHECK(memcmp(want, got, n * 8) == 0);
+  free(x), free(w), free(g), free(sums), free(want), free(got);
+}
+
+static void test_linear(void) {
+  static const int32_t widths[] = {32, 64, 96, 128, 160, 224, 256, 288, 352, 544, 2080};
+  for (int i = 0; i < 1500; i++) {
+    size_t cols = (size_t)widths[below(11)], rows = (size_t)below(20) + 1, tokens = (size_t)below(16) + 1;
+    int way = i % 3 ? (int)(draw(&state) % (WAYS * WAYS * WAYS)) : 0;
+    compare_linear(generic.linear_w8, fast.linear_w8, cols, rows, tokens, cols, 0, way);
+    compare_linear(generic.linear_w8g32, fast.linear_w8g32, cols, rows, tokens, cols, cols / 32, way);
+    compare_linear(generic.linear_w4g32, fast.linear_w4g32, cols, rows, tokens, cols / 2, cols / 16, way);
+  }
+  for (int way = 0; way < WAYS * WAYS * WAYS; way++) { /* the longest rows that files in use have */
+    compare_linear(generic.linear_w8, fast.linear_w8, 20000 / 32 * 32, 8, 1 + (size_t)way % 2 * 4, 20000 / 32 * 32, 0, way);
+    compare_linear(generic.linear_w8g32, fast.linear_w8g32, 19200, 8, 1 + (size_t)way % 2 * 4, 19200, 600, way);
+    compare_linear(generic.linear_w4g32, fast.linear_w4g32, 19200, 8, 1 + (size_t)way % 2 * 4, 9600, 1200, way);
+  }
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------------- */
+
+static void compare_scores(int32_t dim, int32_t n, int way) {
+  size_t size = (size_t)dim * (size_t)n;
+  int16_t *q = numbers16((int16_t *)room((size_t)dim * 2), (size_t)dim, way % WAYS, LARGEST);
+  int16_t *k = numbers16((int16_t *)room(size * 2), size, way / WAYS, LARGEST);
+  int8_t *k8 = numbers8(size, way / WAYS);
+  int64_t *want = (int64_t *)room((size_t)n * 8), *got = (int64_t *)room((size_t)n * 8);
+  generic.score_kv16(want, q, k, dim, n);
+  fast.score_kv16(got, q, k, dim, n);
+  CHECK(memcmp(want, got, (size_t)n * 8) == 0);
+  generic.score_kv8(want, q, k8, dim, n);
+  fast.score_kv8(got, q, k8, dim, n);
+  CHECK(memcmp(want, got, (size_t)n * 8) == 0);
+  free(q), free(k), free(k8), free(want), free(got);
+}
+
+static void compare_mix(int32_t dim, int32_t n, int way) {
+  size_t size = (size_t)dim * (size_t)n, bytes = (size_t)dim * 8;
+  int16_t *v = numbers16((int16_t *)room(size * 2), size, way % WAYS, LARGEST);
+  int8_t *v8 = numbers8(size, way % WAYS);
+  int32_t *p = (int32_t *)room((size_t)n * 4);
+  int64_t *want = (int64_t *)room(bytes), *got = (int64_t *)room(bytes);
+  for (int32_t j = 0; j < n; j++) p[j] = (int32_t)number(way / WAYS, 0, (1 << 30) + 1);
+  for (int32_t i = 0; i < dim; i++) want[i] = got[i] = (int64_t)(draw(&state) >> 4);
+  generic.mix_kv16(want, p, v, dim, n);
+  fast.mix_kv16(got, p, v, dim, n);
+  CHECK(memcmp(want, got, bytes) == 0);
+  generic.mix_kv8(want, p, v8, dim, n);
+  fast.mix_kv8(got, p, v8, dim, n);
+  CHECK(memcmp(want, got, bytes) == 0);
+  free(v), free(v8), free(p), free(want), free(got);
+}
+
+static void test_attention(void) {
+  for (int32_t dim = 1; dim <= 512; dim += dim < 140 ? 1 : 31)
+    for (int way = 0; way < WAYS * WAYS; way++) {
+      compare_scores(dim, 1 + below(9), way);
+      compare_mix(dim, 1 + below(40), way);
+    }
+  for (int way = 0; way < WAYS * WAYS; way++) {
+    compare_scores(512, 3, way);
+    compare_mix(80, 1500, way);
+  }
+}
+
+/* ---- rounding --------------------------------------------------------------------------------------------------- */
+
+static int32_t draw32(int bits) { return (int32_t)((int64_t)draw(&state) >> 32) >> (32 - bits); }
+
+static void test_narrow16(void) {
+  for (int i = 0; i < 20000; i++) {
+    int32_t n = 1 + below(50), bits = 1 + below(32);
+    int32_t *x = (int32_t *)room((size_t)n * 4);
+    int16_t *want = (int16_t *)room((size_t)n * 2), *got = (int16_t *)room((size_t)n * 2);
+    for (int32_t k = 0; k < n; k++) x[k] = draw32(bits);
+    if (i % 4 == 0) x[below(n)] = i % 8 ? INT32_MIN : INT32_MAX;
+    if (i % 16 == 1) x[below(n)] = LARGEST + below(3) - 1;
+    CHECK(generic.narrow16(want, x, n) == fast.narrow16(got, x, n));
+    CHECK(memcmp(want, got, (size_t)n * 2) == 0);
+    free(x), free(want), free(got);
+  }
+}
+
+/* Accumulators of all sizes below 2^57, most results near the 32 bits of the output, ties among them. */
+static void draw_row(int64_t *acc, int32_t *scale, int32_t shift, int32_t odd) {
+  int32_t bits = 1 + below(57), near = bits + 31 - 30 + below(6);
+  *acc = (int64_t)draw(&state) >> 6 >> (57 - bits);
+  if (below(8) == 0) *acc = (below(2) ? 1 : -1) * ((int64_t)1 << (bits - 1));
+  scale[0] = below(4) ? draw32(32) : (int32_t)((uint32_t)(below(2) ? 1 : 3) << below(31));
+  if (below(odd) == 0) scale[0] = below(2) ? INT32_MIN : INT32_MAX;
+  scale[1] = (below(odd) ? near : below(2047) - 1023) - shift;
+  if (scale[1] > 1023 || scale[1] < -1023) scale[1] = 0;
+}
+
+static void test_requant(void) {
+  for (int i = 0; i < 60000; i++) {
+    int32_t n = 1 + below(20), shift = below(i % 2 ? 60 : 1100) - (i % 2 ? 30 : 1040);
+    int64_t *acc = (int64_t *)room((size_t)n * 8);
+    int32_t *scales = (int32_t *)room((size_t)n * 8), *want = (int32_t *)room((size_t)n * 4), *got = (int32_t *)room((size_t)n * 4);
+    uint64_t counted = 5, saturated = 5;
+    for (int32_t r = 0; r < n; r++) draw_row(acc + r, scales + 2 * r, shift, i % 3 ? 100 : 3);
+    generic.requant_rows(want, acc, scales, shift, n, &counted);
+    fast.requant_rows(got, acc, scales, shift, n, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    free(acc), free(scales), free(want), free(got);
+  }
+}
+
+int main(void) {
+  /* Each set that the processor has by itself, and all of them together. */
+  static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD};
+  uint32_t cpu = ep_cpu_detect();
+  ep_choose_kernels(&generic, 0);
+  CHECK(strcmp(generic.name, "generic") == 0);
+  for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+    ep_choose_kernels(&fast, sets[i] & cpu);
+    if ((sets[i] & cpu) != sets[i] || strcmp(fast.name, "generic") == 0) continue;
+    printf("%s\n", fast.name);
+    test_linear();
+    test_attention();
+    test_narrow16();
+    test_requant();
+  }
+  return failures != 0;
+}

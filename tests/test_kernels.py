@@ -1,0 +1,40 @@
+"""The kernels of this processor and the generic ones give golden's bits; the C test compares them one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_programs import Shape, random_program
+from tokenizer_images import image
+
+from edgepos.golden import GoldenSession
+from edgepos.runtime.native import Image, lib
+from edgepos.runtime.session import CSession
+
+SHAPES = {
+    "w8g32 kv16": Shape(),
+    "w8 kv8": Shape(grouped=False, kv_bits=8, head_dim=20, v_dim=37, width=290, inner=65),
+    "w4g32 kv16": Shape(w4=True, alibi=True, head_dim=64, v_dim=64, pairs=32, width=384, inner=416),
+    "w4g32 kv8": Shape(w4=True, kv_bits=8, logit_softcap=True, bias=True, width=33, vocab=131),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("extreme", [False, True])
+def test_both_give_the_bits_of_golden(name, extreme):
+    program = random_program(np.random.default_rng(list(SHAPES).index(name)), SHAPES[name], extreme)
+    ids = np.random.default_rng(1).integers(0, program.header.vocab, program.header.context)
+    golden, picture = GoldenSession(program), Image(image(program))
+    expected = golden.eval_int(ids)
+    for generic in (False, True):
+        for cut in (1, 3, 13, len(ids)):
+            s = CSession(picture, generic=generic, n_batch=cut)
+            assert (s.eval_int(ids) == expected).all(), (s.kernels, cut)
+            assert s.saturations == golden.saturations and s.argmax() == int(expected[-1].argmax())
+
+
+def test_generic_is_what_it_says():
+    picture = Image(image(random_program(np.random.default_rng(0), Shape())))
+    assert CSession(picture, generic=True).kernels == "generic"
+    named = {0: {"generic"}, lib.EP_CPU_AVX2: {"avx2"}}.get(lib.ep_cpu_detect(), {"neon", "dotprod"})
+    assert CSession(picture).kernels in named
