@@ -32,8 +32,10 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 class Weights(str, Enum):
+    source = "source"
     w8 = "w8"
     w8g32 = "w8g32"
+    w4g32 = "w4g32"
 
 
 class Kv(str, Enum):
@@ -56,12 +58,15 @@ def _progress(unit: str) -> Progress:
 
 @app.command()
 def export(
-    source: Annotated[Path, typer.Argument(help="A Hugging Face folder or a llama2.c .bin file.")],
+    source: Annotated[Path, typer.Argument(help="A Hugging Face folder, a .gguf file or a llama2.c .bin file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle folder to write, usually NAME.edgepos.")],
-    weights: Annotated[Weights, typer.Option(help="Weight format.")] = Weights.w8g32,
+    weights: Annotated[
+        Optional[Weights], typer.Option(help="Weight format; default: source (the integers of a GGUF file) where there are some, else w8g32.")
+    ] = None,
     kv: Annotated[Kv, typer.Option(help="KV cache format.")] = Kv.kv16,
     context: Annotated[Optional[int], typer.Option(help="Most tokens of a session; default: the model's.")] = None,
     calibration: Annotated[Optional[Path], typer.Option(help="A text file to choose the fixed points on; default: EdgePos's own.")] = None,
+    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Leave the tokenizer out: the bundle works on token ids.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
 ) -> None:
     """Compile a model to a bundle."""
@@ -75,8 +80,9 @@ def export(
             progress.update(task, description=description, completed=done, total=total)
 
         bundle = export_bundle(
-            source, output, weights=weights.value, kv=kv.value, context=context, calibration=calibration, force=force, progress=step
-        )
+            source, output, weights=weights.value if weights else None, kv=kv.value, context=context, calibration=calibration,
+            tokenizer=None if no_tokenizer else "source", force=force, progress=step,
+        )  # fmt: skip
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     out.print(f"{output}: {size / 1e6:.2f} MB in {time.monotonic() - started:.1f} s, digest {bundle.program.header.digest:016x}")
 

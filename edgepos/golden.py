@@ -17,6 +17,10 @@ from .generation import Generates
 from .program import BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POSITIONS, W4G32, Op, Operation, Program
 
 
+BLOCK = 1 << 21  # weights that are multiplied at a time
+KEPT = 1 << 25  # exact weights that a machine remembers: 256 MB
+
+
 @dataclass
 class Batch:
     """Consecutive tokens of one call: ids int64 [T], positions int64 [T], and the cache slot of the first one."""
@@ -45,7 +49,7 @@ class Machine:
         self.caches = [Cache(kv.heads, kv.k_dim, kv.v_dim, context) for kv in program.kv]
         self.positions = np.zeros(context, np.int64)
         self.saturations = 0
-        self._exact: dict[tuple[int, int, int], np.ndarray] = {}
+        self._exact: dict[tuple[int, int], np.ndarray] = {}
 
     def run(self, op: Operation, values: dict[int, np.ndarray], batch: Batch) -> np.ndarray | None:
         """The operator's output int64 [tokens, width]; None for KV_WRITE. `values` maps value numbers to their arrays."""
@@ -54,8 +58,10 @@ class Machine:
     # ---- counted steps
 
     def requant(self, a, m, n) -> np.ndarray:
-        self.saturations += int(np.count_nonzero(fx.requant_saturates(a, m, n)))
-        return fx.requant(a, m, n)
+        y = fx.requant(a, m, n)
+        if y.size and (y.max() == fx.INT32_MAX or y.min() == fx.INT32_MIN):
+            self.saturations += int(np.count_nonzero(fx.requant_saturates(a, m, n)))
+        return y
 
     def sat32(self, x) -> np.ndarray:
         y = fx.sat32(x)
@@ -67,23 +73,23 @@ class Machine:
     def tensor(self, index: int) -> np.ndarray | None:
         return None if index == NONE else self.program.arrays[index]
 
-    def weights_times_scales(self, op: Operation) -> np.ndarray:
-        """w·g, or c·g + u of w4g32, as float64 [rows, K], exact: below 2^22."""
-        key = (*op.tensors[:2], op.params["form"])
-        if key not in self._exact:
-            w, g = self.tensor(op.tensors[0]), self.tensor(op.tensors[1])
+    def weights_times_scales(self, op: Operation, rows: slice) -> np.ndarray:
+        """w·g, or c·g + u of w4g32, as float64 [rows, K], exact: below 2^22. What was used last is kept, up to KEPT numbers."""
+        key = (op.tensors[0], rows.start)
+        if (w := self._exact.pop(key, None)) is None:
+            w, g = self.tensor(op.tensors[0])[rows], self.tensor(op.tensors[1])
             if op.params["form"] == W4G32:
                 codes = np.stack([w & 15, w >> 4 & 15], axis=2).reshape(len(w), -1)
-                scale, least = (np.repeat(g[:, i::2].astype(np.float64), GROUP, axis=1) for i in (0, 1))
+                scale, least = (np.repeat(g[rows, i::2].astype(np.float64), GROUP, axis=1) for i in (0, 1))
                 w = codes * scale + least
             else:
                 w = w.astype(np.float64)
                 if g is not None:
-                    w *= np.repeat(g.astype(np.float64), GROUP, axis=1)
-            if w.size > 1 << 23:
-                return w
-            self._exact[key] = w
-        return self._exact[key]
+                    w *= np.repeat(g[rows].astype(np.float64), GROUP, axis=1)
+        self._exact[key] = w
+        while sum(kept.size for kept in self._exact.values()) > KEPT and len(self._exact) > 1:
+            del self._exact[next(iter(self._exact))]
+        return w
 
 
 # ---- operators, in the order in which the data flows
@@ -120,11 +126,16 @@ def norm(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
 
 def linear(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
     q, s = fx.narrow16(inputs[0])
-    w = machine.weights_times_scales(op)
-    q = np.pad(q, ((0, 0), (0, w.shape[1] - q.shape[1])))
-    acc = _exact_matmul(q, w)
-    m, h = machine.tensor(op.tensors[2]).astype(np.int64).T
-    y = machine.requant(acc, m, h + op.params["shift"] - s[:, None])
+    row_scales = machine.tensor(op.tensors[2]).astype(np.int64)
+    columns = machine.tensor(op.tensors[0]).shape[1] * (2 if op.params["form"] == W4G32 else 1)
+    q = np.pad(q, ((0, 0), (0, columns - q.shape[1])))
+    y = np.empty((len(q), len(row_scales)), np.int64)
+    step = max(1, BLOCK // columns)
+    for start in range(0, len(row_scales), step):  # some rows at a time, so that large matrices need little memory
+        rows = slice(start, start + step)
+        acc = _exact_matmul(q, machine.weights_times_scales(op, rows))
+        m, h = row_scales[rows].T
+        y[:, rows] = machine.requant(acc, m, h + op.params["shift"] - s[:, None])
     bias, cap = machine.tensor(op.tensors[3]), machine.tensor(op.params["softcap"])
     y = y if bias is None else machine.sat32(y + bias.astype(np.int64))
     return y if cap is None else machine.sat32(_softcap(cap, y))

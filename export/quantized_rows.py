@@ -94,6 +94,11 @@ class QuantizedRows:
         """Whether ``grid`` gives the file's own integers: Q4_0, Q4_1 and Q8_0 matrices."""
         return self.kind in (Q4_0, Q4_1, Q8_0) and len(self.shape) == 2
 
+    @property
+    def bits(self) -> int:
+        """Of the codes of ``grid``."""
+        return 8 if self.kind == Q8_0 else 4
+
     def grid(self, rows: slice | np.ndarray) -> Grid:
         """The integers of some rows. Raises FormatError when a scale is not finite."""
         blocks = np.ascontiguousarray(self.raw[rows]).reshape(-1, self.shape[1] // GROUP, BLOCKS[self.kind].bytes)
@@ -110,7 +115,7 @@ class QuantizedRows:
             codes = packed.view(np.int8)
         else:
             codes = np.concatenate([packed & 15, packed >> 4], axis=-1)
-        return Grid(8 if self.kind == Q8_0 else 4, codes.reshape(len(blocks), -1), scales, minima)
+        return Grid(self.bits, codes.reshape(len(blocks), -1), scales, minima)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +138,11 @@ class ReorderedRows:
     @property
     def has_grid(self) -> bool:
         return isinstance(self.array, QuantizedRows) and self.array.has_grid
+
+    @property
+    def bits(self) -> int:
+        """Of the codes of ``grid``."""
+        return self.array.bits
 
     def grid(self, rows: slice | np.ndarray) -> Grid:
         """The integers of some rows; see ``QuantizedRows.grid``."""

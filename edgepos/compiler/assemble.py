@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..export.quantized_rows import LazyRows
 from ..program import HALF, INTERLEAVED, KV, NONE, PARAMETERS, POSITIONS, Header, Op, Operation, Program, Value
 from . import activations, constants
 from .options import Options
 from .plan import head_start
+from .source_grid import from_source, quantize_w4
 from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
-from .weights import quantize
+from .weights import QuantizedMatrix, quantize
 
 NAME_BYTES = 63  # a GGUF name is at most 64 bytes with its terminator in other readers
 GROUP_SCALES, ROW_SCALES = ".g32", ".row"
@@ -35,8 +38,10 @@ class Piece:
 class Assembly:
     """A Program being built: `pieces` run parallel to program.ops; `number` maps value names to value numbers."""
 
-    def __init__(self, source: FloatProgram, options: Options):
-        self.source, self.options = source, options
+    def __init__(self, source: FloatProgram, options: Options, grids: Mapping[str, LazyRows] | None = None):
+        """grids: initializers whose source holds integers, with those rows."""
+        self.source, self.options, self.grids = source, options, grids or {}
+        self._embedded = {step.weight for step in source.steps if isinstance(step, Embed)}
         self.program = Program(
             header=Header(source.vocab, options.context, options.kv_bits, 0, 0, 0, NONE),
             values=[], kv=[], ops=[], names=["edgepos.program"], arrays=[None],
@@ -66,17 +71,32 @@ class Assembly:
             self._shared[key] = self.add_tensor(name, make())
         return self._shared[key]
 
-    def _matrix(self, name: str) -> tuple[int, int, int]:
-        """(weights, group scales or NONE, row scales) of a matrix, shared by all its users (tied embedding and head)."""
+    def _matrix(self, name: str) -> tuple[tuple[int, int, int], int]:
+        """((weights, group scales or NONE, row scales), form) of a matrix, shared by all its users (tied embedding and head)."""
         key = ("matrix", name)
         if key not in self._shared:
-            q = quantize(self.source.read(name), self.options.weights)
-            self._shared[key] = (
+            q = self._quantize(name)
+            tensors = (
                 self.add_tensor(name, q.w),
                 NONE if q.g is None else self.add_tensor(suffixed(name, GROUP_SCALES), q.g),
                 self.add_tensor(suffixed(name, ROW_SCALES), q.row),
             )
+            self._shared[key] = (tensors, q.form)
         return self._shared[key]
+
+    def _quantize(self, name: str) -> QuantizedMatrix:
+        """The matrix in the format asked for. EMBED reads 8-bit rows, so a table of token ids is never w4g32."""
+        asked, grid, embedded = self.options.weights, self.grids.get(name), name in self._embedded
+        if grid is not None and asked != "w8":
+            wide = embedded or asked == "w8g32"
+            if not wide and (kept := from_source(grid, 4)) is not None:
+                return kept
+            # A 4-bit source in w8g32 is quantized again, unless no other form can keep it.
+            if (embedded or grid.bits == 8) and (kept := from_source(grid, 8)) is not None:
+                return kept
+        if asked == "w4g32" and not embedded:
+            return quantize_w4(self.source.read(name))
+        return quantize(self.source.read(name), "w8" if asked == "w8" else "w8g32")
 
     def _added(self, name: str) -> tuple[int, np.ndarray]:
         """(tensor, float32) of a β or bias: its integers depend on the F of the output, so every operator has its own."""
@@ -101,7 +121,7 @@ class Assembly:
         return numbers[0], numbers[1] if len(numbers) > 1 else NONE
 
     def _embed(self, step: Embed) -> None:
-        tensors = (*self._matrix(step.weight), NONE)
+        tensors = (*self._matrix(step.weight)[0], NONE)
         self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, name=step.name))
 
     def _place(self, step: Place) -> None:
@@ -121,9 +141,9 @@ class Assembly:
         self._append(step, op, gamma_bits=bits, added=values, added_name=step.beta or "")
 
     def _linear(self, step: Linear) -> None:
-        matrix = self._matrix(step.weight)
+        matrix, form = self._matrix(step.weight)
         bias, values = (NONE, None) if step.bias is None else self._added(step.bias)
-        op = Operation(Op.LINEAR, self._define(step), self._ins(step.x), (*matrix, bias), name=step.name)
+        op = Operation(Op.LINEAR, self._define(step), self._ins(step.x), (*matrix, bias), {"form": form}, step.name)
         self._append(step, op, added=values, added_name=step.bias or "")
 
     def _add(self, step: Add) -> None:

@@ -20,7 +20,7 @@ from . import options as option_rules
 from .pipeline import Compiled, compile_model
 from .position_tables import emit_tables
 
-GGUF_TOKENIZER = {"bpe-bytelevel": "gpt2", "bpe-spm": "llama"}
+GGUF_TOKENIZER = {"bpe-bytelevel": "gpt2", "bpe-spm": "llama", "wordpiece": "bert", "unigram": "t5"}
 RUNTIME_LEFT_OUT = ("tests", "tools", "fuzz")  # of the top folder
 
 
@@ -28,12 +28,13 @@ def export_bundle(
     source: str | os.PathLike | CanonicalModel,
     out: str | os.PathLike,
     *,
-    weights: str = "w8g32",
+    weights: str | None = None,
     activations: str = "a16",
     kv: str = "kv16",
     context: int | None = None,
     calibration=None,
     choices: dict[str, int] | None = None,
+    tokenizer: str | None = option_rules.SOURCE,
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
@@ -46,14 +47,15 @@ def export_bundle(
     path = Path(out)
     _check_target(path, force)
     # A bad option should not wait for a large model to be read.
-    option_rules.check(weights=weights, activations=activations, kv=kv, context=None, limit=1)
+    option_rules.check(weights=option_rules.SOURCE if weights is None else weights, activations=activations, kv=kv, context=None, limit=1)
     tell = progress or (lambda what, done, total: None)
     tell("read", 0, 1)
     canonical = source if isinstance(source, CanonicalModel) else export.load(source, context=context)
     tell("read", 1, 1)
     compiled = compile_model(
-        canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices, progress=progress
-    )
+        canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
+        tokenizer=tokenizer, progress=progress,
+    )  # fmt: skip
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         _make_folder(temporary)
@@ -86,6 +88,7 @@ def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled) -> None:
 
 def _facts(canonical: CanonicalModel, compiled: Compiled) -> gguf_file.Facts:
     o, spec = compiled.options, canonical.tokenizer
+    with_tokenizer = compiled.program.header.tokenizer != 0
     texts = {
         "edgepos.weights": o.weights,
         "edgepos.activations": o.activations,
@@ -97,10 +100,10 @@ def _facts(canonical: CanonicalModel, compiled: Compiled) -> gguf_file.Facts:
         name=canonical.name,
         license=str((canonical.license or {}).get("license", "")),
         texts=texts,
-        tokenizer=GGUF_TOKENIZER[spec.kind],
+        tokenizer=GGUF_TOKENIZER[spec.kind] if with_tokenizer else None,
         bos=canonical.bos_id,
         eos=canonical.eos_ids[0] if canonical.eos_ids else None,
-        add_bos=bool(spec.add_bos),
+        add_bos=with_tokenizer and bool(spec.add_bos),
     )
 
 

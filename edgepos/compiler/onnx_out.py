@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..positions import Rope, TablePlan
-from ..program import GROUP, NONE, Operation, Program
+from ..program import GROUP, NONE, W4G32, Operation, Program
 from .steps import Attend, Embed, FloatProgram, Linear, Norm, Place, Rotate
 from .weights import row_scales
 
@@ -71,15 +71,16 @@ class _Rewriter:
 
     # ---- pieces
 
-    def external(self, index: int, name: str) -> ir.Value:
-        """An initializer that reads tensor `index` of the program out of model.gguf."""
+    def external(self, index: int, name: str, dtype: ir.DataType | None = None) -> ir.Value:
+        """An initializer that reads tensor `index` of the program out of model.gguf; as UINT4, two numbers a byte."""
         array = self.program.arrays[index]
+        shape = array.shape if dtype is None else (array.shape[0], 2 * array.shape[1])
         tensor = ir.ExternalTensor(
             LOCATION,
             self.data_start + self.offsets[index],
             array.nbytes,
-            ir.DataType.from_numpy(array.dtype),
-            shape=ir.Shape(array.shape),
+            dtype or ir.DataType.from_numpy(array.dtype),
+            shape=ir.Shape(shape),
             name=name,
         )
         return self._initializer(name, tensor)
@@ -114,20 +115,44 @@ class _Rewriter:
         w, groups, rows = op.tensors[:3]
         shape = self.program.arrays[w].shape
         scale = row_scales(self.program.arrays[rows]).astype(np.float32)
-        data = self.external(w, f"{name}.{self.program.arrays[w].dtype.name}")
-        if groups == NONE:
-            value = self.node("DequantizeLinear", [data, self.constant(f"{name}.row", scale)], f"{name}.full", shape, axis=0)
+        if op.params.get("form") == W4G32:
+            shape = (shape[0], 2 * shape[1])
+            value = self._nibbles(name, w, groups, scale, shape)
         else:
-            group_shape = self.program.arrays[groups].shape
-            stored = self.external(groups, f"{name}.int16")
-            wide = self.node("Cast", [stored], f"{name}.group", group_shape, to=int(ir.DataType.FLOAT))
-            row = self.constant(f"{name}.row", scale[:, None])
-            scales = self.node("Mul", [wide, row], f"{name}.scale", group_shape)
-            value = self.node("DequantizeLinear", [data, scales], f"{name}.full", shape, axis=1, block_size=GROUP)
+            data = self.external(w, f"{name}.{self.program.arrays[w].dtype.name}")
+            if groups == NONE:
+                value = self.node("DequantizeLinear", [data, self.constant(f"{name}.row", scale)], f"{name}.full", shape, axis=0)
+            else:
+                scales = self._group_scales(name, groups, scale)
+                value = self.node("DequantizeLinear", [data, scales], f"{name}.full", shape, axis=1, block_size=GROUP)
         if cols != shape[1]:
             bounds = [self.constant(f"{name}.{what}", np.array([n], np.int64)) for what, n in (("from", 0), ("to", cols), ("axis", 1))]
             value = self.node("Slice", [value, *bounds], f"{name}.cut", (shape[0], cols))
         self.replace(name, value)
+
+    def _group_scales(self, name: str, groups: int, scale: np.ndarray) -> ir.Value:
+        """int16 group scales (of w4g32: scales and minima) times the float scale of their row."""
+        shape = self.program.arrays[groups].shape
+        wide = self.node("Cast", [self.external(groups, f"{name}.int16")], f"{name}.group", shape, to=int(ir.DataType.FLOAT))
+        return self.node("Mul", [wide, self.constant(f"{name}.row", scale[:, None])], f"{name}.scale", shape)
+
+    def _nibbles(self, name: str, w: int, groups: int, scale: np.ndarray, shape: tuple[int, int]) -> ir.Value:
+        """4-bit codes, which ONNX packs as model.gguf does, times their group's scale plus its minimum."""
+        rows, n = shape[0], shape[1] // GROUP
+        both = self._group_scales(name, groups, scale)
+        pairs = self.node("Reshape", [both, self.ints(f"{name}.pairs", rows, n, 2)], f"{name}.paired", (rows, n, 2))
+        scales, minima = (
+            self.node("Gather", [pairs, self.constant(f"{name}.{what}", np.array(i, np.int64))], f"{name}.{what}.values", (rows, n), axis=2)
+            for i, what in enumerate(("of_scale", "of_minimum"))
+        )
+        codes = self.node("DequantizeLinear", [self.external(w, f"{name}.uint4", ir.DataType.UINT4), scales], f"{name}.steps", shape, axis=1, block_size=GROUP)
+        cut = self.node("Reshape", [codes, self.ints(f"{name}.groups", rows, n, GROUP)], f"{name}.grouped", (rows, n, GROUP))
+        least = self.node("Unsqueeze", [minima, self.ints(f"{name}.last", 2)], f"{name}.least", (rows, n, 1))
+        full = self.node("Add", [cut, least], f"{name}.raised", (rows, n, GROUP))
+        return self.node("Reshape", [full, self.ints(f"{name}.shape", *shape)], f"{name}.full", shape)
+
+    def ints(self, name: str, *values: int) -> ir.Value:
+        return self.constant(name, np.array(values, np.int64))
 
     def vector(self, name: str, index: int, scale: float) -> None:
         """γ, β or a bias from int32."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UnsupportedError
-from . import weights as weight_formats
+from ..export import CanonicalModel
+from .steps import FloatProgram, Rotate
+from .tokenizer_tensors import PRE_TOKENIZERS
 
-WEIGHTS = weight_formats.FORMATS
+WEIGHTS = ("source", "w4g32", "w8g32", "w8")
 ACTIVATIONS = ("a16",)
 KV = ("kv16", "kv8")
 CONTEXT_LIMIT = 2**18
+SOURCE = "source"  # the tokenizer that comes with the model
 
 
 @dataclass(frozen=True)
 class Options:
-    """weights: format of the matrices. activations: of the inputs of products. kv: of the cache. context: most tokens of a session."""
+    """weights: format of the matrices ("source": the integers of a quantized source, w8g32 where it has none). activations: of
+    the inputs of products. kv: of the cache. context: most tokens of a session."""
 
     weights: str
     activations: str
@@ -25,6 +29,11 @@ class Options:
     @property
     def kv_bits(self) -> int:
         return int(self.kv.removeprefix("kv"))
+
+
+def weights_for(weights: str | None, canonical: CanonicalModel) -> str:
+    """The option weights, or its default for a source: "source" for one that holds integers, else "w8g32"."""
+    return weights if weights is not None else "source" if canonical.grids else "w8g32"
 
 
 def check(*, weights: str, activations: str, kv: str, context: int | None, limit: int) -> Options:
@@ -41,3 +50,28 @@ def check(*, weights: str, activations: str, kv: str, context: int | None, limit
     if asked > CONTEXT_LIMIT:
         raise UnsupportedError(f"option context is {asked}; allowed: 1 to {CONTEXT_LIMIT}; pass context= to plan for fewer tokens")
     return Options(weights, activations, kv, asked)
+
+
+def check_tokenizer(tokenizer: str | None, canonical: CanonicalModel) -> None:
+    """Raises UnsupportedError when the model's tokenizer is asked for and the runtime cannot have it."""
+    if tokenizer not in (SOURCE, None):
+        raise UnsupportedError(f"option tokenizer is {tokenizer!r}; allowed: '{SOURCE}' and None")
+    if tokenizer is None:
+        return
+    problem = canonical.tokenizer_problem
+    spec = canonical.tokenizer
+    if spec is not None and spec.pre_tokenizer not in PRE_TOKENIZERS:
+        problem = f"pre-tokenizer '{spec.pre_tokenizer}' is not supported; supported: {', '.join(PRE_TOKENIZERS)}"
+    elif spec is not None:
+        return
+    raise UnsupportedError(f"tokenizer: {problem}; tokenizer=None (--no-tokenizer) exports a model that works on token ids")
+
+
+def check_length(options: Options, canonical: CanonicalModel, source: FloatProgram) -> None:
+    """Raises UnsupportedError when a rotation made for the source's context would be used with another."""
+    spec = next((step.spec for step in source.steps if isinstance(step, Rotate) and step.spec.length_dependent), None)
+    if spec is not None and options.context != canonical.context:
+        raise UnsupportedError(
+            f"option context is {options.context}, but rope_type '{spec.scaling.rope_type}' depends on the length and the source was "
+            f"loaded for {canonical.context}; load it with context={options.context}"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from . import options as option_rules
 from .assemble import Assembly
 from .calibrate import calibrate, replay
 from .match import match
-from .options import Options
+from .options import SOURCE, Options
 from .plan import plan
 from .selftest import digest, selftest_ids
 from .steps import FloatProgram
@@ -39,29 +40,35 @@ class Compiled:
 def compile_model(
     canonical: CanonicalModel,
     *,
-    weights: str = "w8g32",
+    weights: str | None = None,
     activations: str = "a16",
     kv: str = "kv16",
     context: int | None = None,
     calibration: str | os.PathLike | Iterable[int] | None = None,
     choices: Mapping[str, int] | None = None,
+    tokenizer: str | None = SOURCE,
     progress: Progress | None = None,
 ) -> Compiled:
     """Compile a canonical model into an integer program, keeping what was decided on the way.
 
-    weights: "w8g32" or "w8"; activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
+    weights: "source" keeps the integers of a quantized source (the default for those), "w8g32" (else the default), "w8", or
+    "w4g32", which a float source loses accuracy by (a warning says so); activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
     calibration: a text, a path or token ids (default: the project's own text). choices: F of every value, recorded by an
-    earlier compilation, instead of calibrating. progress(what, done, total) is told how far it is.
+    earlier compilation, instead of calibrating. tokenizer: "source", or None for a program that knows token ids only. progress(what, done, total) is told how far it is.
     Raises UnsupportedError for a bad option or anything in the graph that is not understood (naming the node),
     FormatError for a contradiction in the source.
     """
     tell = progress or (lambda what, done, total: None)
-    options = option_rules.check(weights=weights, activations=activations, kv=kv, context=context, limit=canonical.context)
+    options = option_rules.check(weights=option_rules.weights_for(weights, canonical), activations=activations, kv=kv, context=context, limit=canonical.context)
+    if options.weights == "w4g32" and not canonical.grids:
+        warnings.warn("weights w4g32 of a float source: plain 4-bit rounding costs accuracy; measure it with `edgepos report`, or use w8g32", stacklevel=2)
+    option_rules.check_tokenizer(tokenizer, canonical)
     source = match(canonical.model)
+    option_rules.check_length(options, canonical, source)
     ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context)
 
     tell("quantize", 0, 1)
-    assembly = Assembly(source, options)
+    assembly = Assembly(source, options, canonical.grids)
     assembly.build()
     tell("quantize", 1, 1)
     if choices is None:
@@ -71,7 +78,10 @@ def compile_model(
 
     program = assembly.program
     program.header.plan_width = plan(program)
-    add_tokenizer(program.header, canonical.tokenizer, source.vocab, canonical.eos_ids, canonical.bos_id, assembly.add_tensor)
+    if tokenizer is not None:
+        add_tokenizer(program.header, canonical.tokenizer, source.vocab, canonical.eos_ids, canonical.bos_id, assembly.add_tensor)
+    elif canonical.eos_ids:
+        program.header.eos = assembly.add_tensor("tokenizer.eos", np.array(canonical.eos_ids, np.int32))
     test = selftest_ids(ids, source.vocab, options.context)
     program.header.selftest = assembly.add_tensor("edgepos.selftest", np.array(test, np.int32))
     tell("self-test", 0, 1)

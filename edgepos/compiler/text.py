@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import EdgePosError, FormatError
+from ..errors import EdgePosError, FormatError, UnsupportedError
 from ..export.tokenizers import TokenizerSpec
 
 TEXT = Path(__file__).with_name("calibration.txt")
@@ -16,7 +16,7 @@ MOST_TOKENS = 256
 TEXT_BYTES = 65536  # far more text than MOST_TOKENS tokens
 
 
-def calibration_ids(given, spec: TokenizerSpec, bos_id: int | None, vocab: int, context: int) -> list[int]:
+def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab: int, context: int) -> list[int]:
     """At most 256 token ids, BOS first if the model has one.
 
     given: None (the project's text), a text, the path of a text file (os.PathLike), or token ids. Ids are used as they are.
@@ -32,6 +32,8 @@ def calibration_ids(given, spec: TokenizerSpec, bos_id: int | None, vocab: int, 
         except OSError as error:
             raise EdgePosError(f"calibration {os.fspath(given)}: cannot be read ({error.strerror}); give a text file") from None
     if isinstance(given, str):
+        if spec is None:
+            raise UnsupportedError("calibration: without a tokenizer a text cannot become tokens; pass calibration= a list of token ids of real text")
         ids = encode(given[:TEXT_BYTES], spec)
         if bos_id is not None and ids[:1] != [bos_id]:
             ids = [bos_id, *ids]

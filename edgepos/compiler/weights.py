@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..program import GROUP
+from ..program import GROUP, W4G32, W8
 
 FORMATS = ("w8", "w8g32")
 SCALE_MAX = 32767
@@ -20,12 +20,14 @@ ROWS = 1024  # rows at a time, so that the float64 working set stays small
 class QuantizedMatrix:
     """w int8 [rows, K], K a multiple of 32; g int16 [rows, K/32] or None; row int32 [rows, 2] of (m, h).
 
-    A weight is w·g·m·2^−h (g = 1 where None).
+    A weight is w·g·m·2^−h (g = 1 where None). form W4G32: two 4-bit codes a byte and a scale and a minimum per group, as
+    docs/bundle.md packs them.
     """
 
     w: np.ndarray
     g: np.ndarray | None
     row: np.ndarray
+    form: int = W8
 
 
 def quantize(weight: np.ndarray, form: str) -> QuantizedMatrix:
@@ -53,21 +55,26 @@ def quantize(weight: np.ndarray, form: str) -> QuantizedMatrix:
             unit = wanted.max(axis=1) / SCALE_MAX
             row[part] = mantissa_shift_rows(unit)
             unit = row_scales(row[part])[:, None]
-            scale = np.clip(np.floor(_divide(wanted, unit) + 0.5), 1, SCALE_MAX)
+            scale = np.clip(np.floor(divide(wanted, unit) + 0.5), 1, SCALE_MAX)
             g[part] = scale
             step = (scale * unit)[:, :, None]
-        q = np.clip(np.floor(_divide(x, step) + 0.5), -127, 127)
+        q = np.clip(np.floor(divide(x, step) + 0.5), -127, 127)
         w[part] = q.reshape(len(q), padded)
     return QuantizedMatrix(w, g, row)
 
 
-def dequantize(w: np.ndarray, g: np.ndarray | None, row: np.ndarray, cols: int) -> np.ndarray:
+def dequantize(w: np.ndarray, g: np.ndarray | None, row: np.ndarray, cols: int, form: int = W8) -> np.ndarray:
     """The float32 weights [rows, cols] that the integers stand for."""
     out = np.empty((len(w), cols), np.float32)
     for start in range(0, len(w), ROWS):
         part = slice(start, start + ROWS)
-        x = w[part].astype(np.float64)
-        if g is not None:
+        if form == W4G32:
+            x = np.stack([w[part] & 15, w[part] >> 4 & 15], axis=2).reshape(len(w[part]), -1).astype(np.float64)
+            scale, least = (np.repeat(g[part, i::2].astype(np.float64), GROUP, axis=1) for i in (0, 1))
+            x = x * scale + least
+        else:
+            x = w[part].astype(np.float64)
+        if g is not None and form != W4G32:
             x *= np.repeat(g[part].astype(np.float64), GROUP, axis=1)
         out[part] = x[:, :cols] * row_scales(row[part])[:, None]
     return out
@@ -88,6 +95,6 @@ def row_scales(row: np.ndarray) -> np.ndarray:
     return np.ldexp(row[:, 0].astype(np.float64), -row[:, 1])
 
 
-def _divide(x: np.ndarray, by: np.ndarray) -> np.ndarray:
+def divide(x: np.ndarray, by: np.ndarray) -> np.ndarray:
     """x / by, 0 where by is 0."""
     return np.divide(x, by, out=np.zeros(np.broadcast_shapes(x.shape, by.shape)), where=by != 0)
