@@ -4,7 +4,8 @@
     python tests/run_groups.py NAME:SECONDS:PATTERN ...
 
 PATTERN matches file names in tests/; a file belongs to the first group that matches, and one that none matches is an error,
-so no test is left out silently. A group that takes too long is stopped and counts as one failure.
+so no test is left out silently. A group that takes too long is stopped and counts as one failure. One group runs per core, each
+with single-threaded linear algebra; what a group printed is shown when it has ended.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 NO_TESTS = 5  # pytest's exit status
+PRINTING = threading.Lock()
 
 
 def split(arguments: list[str]) -> list[tuple[str, float, list[Path]]]:
@@ -44,21 +48,33 @@ def split(arguments: list[str]) -> list[tuple[str, float, list[Path]]]:
 
 def run(name: str, budget: float, files: list[Path]) -> dict[str, int]:
     """Numbers of tests by outcome."""
+    begin = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        counts = run_pytest(name, budget, files, output)
+        output.seek(0)
+        text = output.read()
+    with PRINTING:
+        print(f"== {name}\n{text}== {name}: {time.monotonic() - begin:.0f} s of {budget:.0f}", flush=True)
+    return counts
+
+
+def run_pytest(name: str, budget: float, files: list[Path], output) -> dict[str, int]:
     pytest = Path(sys.executable).with_name("pytest")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [pytest, "-q", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", f"--junitxml={report}", *files]
         # From tests/, where neither pytest nor a test's `python -m edgepos` finds the checkout instead of the installed package.
-        process = subprocess.Popen([str(part) for part in command], cwd=TESTS, start_new_session=True)
+        process = subprocess.Popen([str(part) for part in command], cwd=TESTS, start_new_session=True, stdout=output, stderr=output, env=environment)
         try:
             status = process.wait(budget)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            print(f"group {name}: stopped after its {budget:.0f} seconds", flush=True)
+            print(f"group {name}: stopped after its {budget:.0f} seconds", file=output, flush=True)
             return {"failed": 1}
         if not report.exists():
-            print(f"group {name}: pytest ended with status {status} and no report", flush=True)
+            print(f"group {name}: pytest ended with status {status} and no report", file=output, flush=True)
             return {"failed": 1}
         suites = ElementTree.parse(report).getroot().iter("testsuite")
         counts = {"passed": 0, "failed": 0, "skipped": 0, "errors": 0}
@@ -76,14 +92,10 @@ def run(name: str, budget: float, files: list[Path]) -> dict[str, int]:
 def main() -> int:
     start = time.monotonic()
     total: dict[str, int] = {}
-    times = []
-    for name, budget, files in split(sys.argv[1:]):
-        begin = time.monotonic()
-        print(f"== {name}", flush=True)
-        for outcome, n in run(name, budget, files).items():
-            total[outcome] = total.get(outcome, 0) + n
-        times.append(f"{name} {time.monotonic() - begin:.0f} s of {budget:.0f}")
-    print(", ".join(times))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for counts in pool.map(lambda group: run(*group), split(sys.argv[1:])):
+            for outcome, n in counts.items():
+                total[outcome] = total.get(outcome, 0) + n
     shown = [f"{total[key]} {key}" for key in ("failed", "passed", "skipped", "errors") if total.get(key)]
     line = f" {', '.join(shown) or 'no tests ran'} in {time.monotonic() - start:.2f}s "
     print(line.center(80, "="))
