@@ -16,6 +16,7 @@ from edgepos.positions.emit import emit
 from edgepos.positions.source import read_source, read_table
 from edgepos.resources import tiny_model_dir
 
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -153,7 +154,7 @@ def test_pareto_prints_every_method(tmp_path):
     assert "no methods" in edgepos("positions", "pareto", '{"encoding": "none"}', expect=1).stderr
 
 
-@pytest.mark.parametrize("spec", [Rope(16, scaling=YARN), MRope(Rope(8), (2, 1, 1)), Alibi(6), Sinusoidal(8), T5Bias(), T5Bias(16, 64, False)])
+@pytest.mark.parametrize("spec", [Rope(16, scaling=YARN), Rope(8, scaling=DYNAMIC), MRope(Rope(8), (2, 1, 1)), Alibi(6), Sinusoidal(8), T5Bias(), T5Bias(16, 64, False)])
 def test_show_draws_four_panels(spec, tmp_path):
     pytest.importorskip("matplotlib")
     from edgepos.positions.plots import draw
@@ -203,6 +204,7 @@ def test_show_without_matplotlib_is_one_line(tmp_path):
         (("tables", "spec", '{"encoding": "magic"}', "-o", "x"), "magic"),
         (("tables", "--from", "gone", "-o", "x"), "gone"),
         (("tables", "--bits", "8"), "--from"),
+        (("tables", "spec", "y" * 5000, "-o", "x"), "too long"),
         (("positions", "show", '{"encoding": "none"}', "-o", "x.png"), "nothing to draw"),
         (("positions", "show", '{"encoding": "rope", "head_dim": 8}', "-o", "x.gif"), ".png, .svg"),
         (("positions", "show", '{"encoding": "learned", "count": 8}', "-o", "x.png"), "learned table"),

@@ -107,7 +107,7 @@ def t5(
     num_buckets: Annotated[int, typer.Option(help="Buckets.")] = 32,
     max_distance: Annotated[int, typer.Option(help="From here on all distances share a bucket.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="All buckets for keys before the query (decoder).")] = False,
-    weights: Annotated[Optional[str], typer.Option(help="The learned table [buckets, heads]: FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME.")] = None,
+    weights: Annotated[Optional[str], typer.Option(help="The learned table [buckets, heads]; files as for learned.")] = None,
     formats: Format = "c,npz",
     force: Force = False,
 ) -> None:

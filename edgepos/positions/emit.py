@@ -117,12 +117,17 @@ def check(directory: str | Path) -> list[dict]:
     return results
 
 
-def _check_parts(directory: Path, index: dict) -> list[dict]:
-    results = []
+def check_parts_index(index: dict) -> dict:
+    """Sub-folder → spec of an index with parts. Raises FormatError for names that are not those of sub-folders."""
     parts = index["parts"]
     if not isinstance(parts, dict) or any(not name or Path(name).name != name for name in parts):
         raise FormatError(f"{INDEX}: parts is {parts!r}; allowed is an object of sub-folders")
-    for name, spec in parts.items():
+    return parts
+
+
+def _check_parts(directory: Path, index: dict) -> list[dict]:
+    results = []
+    for name, spec in check_parts_index(index).items():
         if _read_index(directory / name, name).get("spec") != spec:
             raise FormatError(f"{name}/{INDEX} is of another spec than {INDEX} says; emit the tables again")
         try:

@@ -36,7 +36,8 @@ def _sinusoidal_file(plan: SinusoidalPlan, whole: Sinusoidal2D | None) -> TableF
         *_use(whole, f"edgepos_{stem}_rows", f"{upper}_DIM"),
     )
     macros = {"CONTEXT": plan.context, "DIM": spec.dim, "SCALE": plan.scale, "BOUND": plan.bound}
-    description = {"kind": "sinusoidal", **({} if whole is None else {"whole": whole.to_json()}), **plan.certificate(), "scale": plan.scale, "arrays": {"rows": "[position][component]"}}
+    kind = {"kind": "sinusoidal"} if whole is None else {"kind": "sinusoidal", "whole": whole.to_json()}
+    description = {**kind, **plan.certificate(), "scale": plan.scale, "arrays": {"rows": "[position][component]"}}
     rows = plan.table(np.arange(plan.context))
     return TableFile(stem, about, macros, {"rows": rows}, {"rows": ("CONTEXT", "DIM")}, description)
 

@@ -41,7 +41,8 @@ def _rows(spec: Spec, context: int, weights) -> list[dict]:
     if isinstance(spec, NoPosition):
         return []
     if isinstance(spec, Rotation):
-        return [{key: row[key] for key in ("method", "bits", "bytes", "bound")} | {"unit": "1/32767", "operations": row["operations"]} for row in pareto(spec, context)]
+        kept = ("method", "bits", "bytes", "bound", "operations")
+        return [{key: row[key] for key in kept} | {"unit": "1/32767"} for row in pareto(spec, context)]
     if isinstance(spec, Alibi):
         tables = [BiasTablePlan(spec, context, bits) for bits in (16, 8)]
         return [_row(SlopePlan(spec), "log2", 4, 1.0), *(_row(plan, "log2", 2, plan.scale) for plan in tables)]
@@ -50,7 +51,8 @@ def _rows(spec: Spec, context: int, weights) -> list[dict]:
         plans = [SinusoidalPlan(part, context, 16), SinusoidalPlan(part, context, 8), SinusoidalPlan(part, context, 16, "phase")]
         return [_row(plan, "value", spec.dim * 2 + (plan.inner.operations - 3) * spec.dim // 2, plan.scale) for plan in plans]
     if isinstance(spec, Learned) and weights is not None:
-        return [_row(LearnedPlan(spec, weights, bits, per), "value", 3 * weights.shape[1], 1.0) | {"method": f"table per {per}"} for bits in (16, 8) for per in ("row", "tensor")]
+        plans = [LearnedPlan(spec, weights, bits, per) for bits in (16, 8) for per in ("row", "tensor")]
+        return [_row(plan, "value", 3 * plan.table.shape[1], 1.0) | {"method": f"table per {plan.per}"} for plan in plans]
     if isinstance(spec, (T5Bias, RelativeBias)) and weights is not None:
         return [_row(LearnedBiasPlan(spec, weights), "log2", 2, 1.0)]
     raise UnsupportedError(f"{spec.encoding}: methods are known for rotary, ALiBi and sinusoidal specs, and for learned ones with their table")

@@ -14,6 +14,7 @@ from ..errors import EdgePosError, FormatError, UnsupportedError
 from .alibi import Alibi
 from .alibi_plan import BIAS_BITS, BiasTablePlan, SlopePlan, exact_log2_slopes
 from .angles import Angles
+from .exact import rounded_cos_sin_at
 from .float32 import float32_cos_sin
 from .learned import Learned, LearnedPlan
 from .methods import method_rows
@@ -85,7 +86,8 @@ def _bias_rows(spec: T5Bias | RelativeBias, weights, n: int) -> tuple[np.ndarray
 def _heat_map(axis, spec: Spec, context: int, weights) -> None:
     n = min(context, SHOWN)
     if isinstance(spec, Angles):
-        values, title = TablePlan(spec, n).cos.T, "cos, int16"
+        values = rounded_cos_sin_at(spec, np.arange(n), UNIT, context if spec.length_dependent else None)[0].T
+        title = "cos, int16"
         labels = ("position", "pair")
     elif isinstance(spec, Alibi):
         values, title, labels = BiasTablePlan(spec, n).table / 1024, "bias in log2 units, int16", ("distance", "head")
@@ -105,10 +107,11 @@ def _similarity(axis, spec: Spec, context: int, weights) -> None:
     axis.set(title="similarity by distance", xlabel="distance")
     if isinstance(spec, Angles):
         at = _positions(spec, d)
-        exact = spec.cos_sin(at, context if spec.length_dependent else None)[0].mean(axis=-1)
+        fixed = context if spec.length_dependent else None
+        exact = spec.cos_sin(at, fixed)[0].mean(axis=-1)
         axis.plot(d, exact, label="exact", linewidth=3, alpha=0.4)
-        axis.plot(d, TablePlan(spec, n).cos_sin(at)[0].mean(axis=-1) / UNIT, label="int16")
-        axis.plot(d, TablePlan(spec, n, 8).cos_sin(at)[0].mean(axis=-1) / 127, label="int8", linewidth=0.8)
+        for label, scale in (("int16", UNIT), ("int8", 127)):
+            axis.plot(d, rounded_cos_sin_at(spec, d, scale, fixed)[0].mean(axis=-1) / scale, label=label, linewidth=0.8)
         axis.legend()
     elif isinstance(spec, Alibi):
         for bias in SlopePlan(spec).bias_fixed(d):
@@ -181,7 +184,8 @@ def _methods(axis, spec: Spec, context: int, weights) -> None:
         colour, at = f"C{families.index(family)}", (max(row["bytes"], 1), max(row["bound"], 1e-12))
         axis.scatter(*at, facecolors=colour if row["best"] else "none", edgecolors=colour)
         axis.annotate(rest or f"{family} {row['bits']}", at, fontsize=6, xytext=(3, 3), textcoords="offset points", rotation=50, color=colour)
-    axis.set(title="methods; filled: none is as good in bytes, error and operations", xlabel="bytes", ylabel=f"proven error, {rows[0]['unit']}", xscale="log", yscale="log")
+    axis.set(title="methods; filled: none is as good in bytes, error and operations", xlabel="bytes", xscale="log", yscale="log")
+    axis.set(ylabel=f"proven error, {rows[0]['unit']}")
 
 
 def _say(axis, text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import FormatError
-from .emit import INDEX, parts_of
+from .emit import INDEX, check_parts_index, parts_of, stored_weights
 from .families import from_config
 from .gguf_config import from_gguf
 from .learned import Learned
@@ -42,9 +42,13 @@ def read_source(text: str) -> Source:
     if text.lstrip().startswith("{"):
         return Source(from_json(_json(text, "the spec")))
     path = Path(text)
-    if path.is_dir() and (path / INDEX).is_file():
+    try:
+        folder, file = path.is_dir(), path.is_file()
+    except OSError as error:  # a name that is too long for the system
+        raise FormatError(f"{text[:60]}…: {error.strerror}; give a spec as JSON or a path") from None
+    if folder and (path / INDEX).is_file():
         return _from_tables(path)
-    if path.is_file() and path.suffix == ".json":
+    if file and path.suffix == ".json":
         return Source(from_json(_json(_read(path), path.name)), name=path.stem)
     return read_model(path)
 
@@ -101,11 +105,10 @@ def _json(text: str, what: str) -> dict:
 
 def _from_tables(path: Path) -> Source:
     from . import from_json
-    from .emit import stored_weights
 
     index = _json(_read(path / INDEX), INDEX)
-    if isinstance(index.get("parts"), dict):
-        parts = {name: _from_tables(path / name) for name in index["parts"]}
+    if "parts" in index:
+        parts = {name: _from_tables(path / name) for name in check_parts_index(index)}
         contexts = [part.context for part in parts.values() if part.context]
         return Source({n: p.spec for n, p in parts.items()}, {n: p.weights for n, p in parts.items()}, max(contexts, default=None), path.name)
     spec = index.get("spec")
