@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgepos.errors import EdgePosError
-from edgepos.positions import Alibi, Learned, LearnedPlan, MRope, Rope, Sinusoidal, T5Bias, TablePlan
+from edgepos.positions import Alibi, Learned, LearnedPlan, MRope, RelativeBias, Rope, Sinusoidal, T5Bias, TablePlan
 from edgepos.positions.emit import emit
 from edgepos.positions.source import read_source, read_table
 from edgepos.resources import tiny_model_dir
@@ -59,6 +59,17 @@ def test_tables_of_every_encoding(arguments, spec, files, tmp_path):
         assert name in printed and all((tmp_path / "out" / f"{name}.{suffix}").is_file() for suffix in ("c", "h", "npz", "bin", "json"))
     assert not list(tmp_path.glob("out/*int8*")) and [p.name for p in tmp_path.iterdir()] == ["out"]
     assert "are what the proof gives" in edgepos("positions", "check", tmp_path / "out").stdout
+
+
+def test_one_format_writes_only_what_it_has(tmp_path):
+    weights = np.random.default_rng(3).normal(size=(49, 2))
+    np.save(tmp_path / "w.npy", weights)
+    relative = RelativeBias((3, 3), query_minus_key=True)
+    for name, arguments in {"a": ("alibi", "--heads", 2), "r": ("spec", json.dumps(relative.to_json()), "--weights", tmp_path / "w.npy")}.items():
+        edgepos("tables", *arguments, "--format", "onnx", "-o", tmp_path / name)
+        edgepos("positions", "check", tmp_path / name)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["alibi_int16.onnx", "alibi_int8.onnx", "tables.json"]
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == ["relative_bias.npz", "relative_bias.onnx", "tables.json"]
 
 
 def test_learned_tables_from_files(tmp_path):
@@ -198,6 +209,7 @@ def test_show_without_matplotlib_is_one_line(tmp_path):
         (("tables", "rope", "--head-dim", 8, "--context", 0, "-o", "x"), "context"),
         (("tables", "rope", "--head-dim", 0, "-o", "x"), "head_dim"),
         (("tables", "rope", "--head-dim", 8, "--rotary-dim", 0, "--format", "c", "-o", "x"), "no tables"),
+        (("tables", "t5", "--format", "onnx", "-o", "x"), "format onnx"),
         (("tables", "alibi", "--heads", 2, "--slopes", "1,two", "-o", "x"), "--slopes"),
         (("tables", "rope", "--head-dim", 8, "-o", "missing/x"), "missing"),
         (("tables", "spec", '{"encoding": "learned", "count": 4}', "-o", "x"), "weights"),

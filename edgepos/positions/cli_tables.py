@@ -267,7 +267,7 @@ def _write(source: Source, output: Path, context: int, bits: str, formats: str, 
     try:
         results = emit(source.spec, work / "new", context, _bits(bits), source.weights, tuple(formats.split(",")))
         if not results:
-            raise UnsupportedError("this encoding has no tables: nothing is rotated, added or biased")
+            raise UnsupportedError(f"this encoding has no tables in the format {formats}; npz has them unless nothing is rotated, added or biased")
         if output.exists():
             os.replace(output, work / "old")
         os.replace(work / "new", output)

@@ -51,7 +51,7 @@ def emit(
     bytes everywhere. Everything is derived before the first byte is written.
 
     Returns one dict per table: kind, method, bits, unit, bound (proven) and measured_max in that unit, bytes, files (and part);
-    NoPosition writes nothing and returns [].
+    NoPosition and what has none of the formats write nothing and return [].
     Raises FormatError for a bad context or table, UnsupportedError for a spec or a bit width that has no tables.
     """
     check_context(context)
@@ -187,8 +187,9 @@ def _tables(
     results, tables = [], []
     for result, table, plan in _rows(spec, context, bits, weights):
         table = replace(table, formats=formats, graph=graph_of(plan) if "onnx" in formats else None)
-        results.append(result | {"files": list(table.contents)})
-        tables.append(table)
+        if table.contents:  # not every table has an ONNX form
+            results.append(result | {"files": list(table.contents)})
+            tables.append(table)
     return results, tables
 
 
