@@ -30,7 +30,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def bundle(request, root, tmp_path_factory):
-    """bundle(name, kv="kv16"): stories260K, tiny-rope or tiny-alibi as an opened bundle, exported once per run of the tests."""
+    """bundle(name, kv="kv16"): stories260K or a model of examples/ as an opened bundle, exported once per run of the tests."""
     made = {}
     folder = tmp_path_factory.mktemp("bundles")
 
@@ -38,8 +38,8 @@ def bundle(request, root, tmp_path_factory):
         if (name, kv) not in made:
             import edgepos
 
-            tiny = root / "examples" / "tiny" / name
-            source = tiny if tiny.is_dir() else request.getfixturevalue("shared") / "models" / name / f"{name}.bin"
+            found = [folder for group in ("tiny", "positions") if (folder := root / "examples" / group / name).is_dir()]
+            source = found[0] if found else request.getfixturevalue("shared") / "models" / name / f"{name}.bin"
             made[name, kv] = edgepos.export_bundle(source, folder / f"{name}-{kv}.edgepos", kv=kv)
         return made[name, kv]
 

@@ -15,6 +15,7 @@ from edgepos.golden import GoldenSession
 from edgepos.targets import BOARDS, tools
 
 MODELS = [(name, kv) for name in ("stories260K", "tiny-rope", "tiny-alibi") for kv in ("kv16", "kv8")]
+MODELS += [(name, "kv16") for name in ("none", "learned", "sinusoidal", "rope", "alibi", "t5", "hybrid")]
 COMPILED = [replace(BOARDS["host"], compiler=cc, optimize=level) for cc in ("gcc", "clang") for level in ("-O0", "-O1", "-O2", "-O3")]
 EMULATED = [board for board in BOARDS.values() if board.emulated]
 CHOICES = {
