@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Optional
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -30,16 +31,19 @@ def advise(
 
     shape = Shape(dim, heads, head_dim or dim // heads, layers, kv_heads)
     trained = measured()["size"]["context"]
-    table = Table(title=f"positions for {context} tokens, dim {dim}, {heads} heads of {shape.head_dim}, {layers} layers")
+    title = f"positions for {context} tokens, dim {dim}, {heads} heads of {shape.head_dim}, {layers} layers"
+    table = Table(title=title, box=box.SIMPLE, pad_edge=False)
     for column in ("encoding", "form"):
-        table.add_column(column)
-    for column in ("flash bytes", "ram bytes/token", "operations/token", "loss 1×", "2×", "4×", "integers add"):
-        table.add_column(column, justify="right")
+        table.add_column(column, no_wrap=True)
+    for column in ("flash", "ram", "operations", "loss 1×", "2×", "4×", "integers"):
+        table.add_column(column, justify="right", no_wrap=True)
     for option in fitting(shape, context, flash, ram):
         losses = ["–" if value is None else f"{value:.3f}" for value in option.loss]
-        losses[0] += f" ± {option.spread:.3f}"
-        table.add_row(
-            option.encoding, option.form, str(option.flash), str(option.ram), str(option.operations), *losses, f"{option.cost:+.1e}"
-        )
+        counts = (option.flash, option.ram, option.operations)
+        table.add_row(option.encoding, option.form, *map(str, counts), *losses, f"{option.cost:+.0e}")
     out.print(table)
-    out.print(f"Losses: nats per token of the guide's models at 1, 2 and 4 times their {trained} trained positions; yours will differ.")
+    out.print(
+        "flash: bytes of constants, as the EdgePos runtime keeps them or as a table for another one. ram: bytes of values per token.\n"
+        f"loss: nats per token of the guide's models at 1, 2 and 4 times their {trained} trained positions, integers: what rounding the\n"
+        "positions added. Your model's losses will differ; docs/choosing.md says how these were measured and how far seeds spread."
+    )
