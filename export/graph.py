@@ -116,11 +116,11 @@ class GraphBuilder:
             "RMSNormalization", [x, self._weight(gamma)], name, tuple(x.shape), axis=-1, epsilon=epsilon
         )
 
-    def layer_norm(self, x: ir.Value, name: str, gamma: Weight, beta: Weight, epsilon: float) -> ir.Value:
-        """Layer norm over the last axis; ``gamma`` and ``beta`` are [d]."""
+    def layer_norm(self, x: ir.Value, name: str, gamma: Weight, beta: Weight | None, epsilon: float) -> ir.Value:
+        """Layer norm over the last axis; ``gamma`` and, where there is one, ``beta`` are [d]."""
         return self._op(
             "LayerNormalization",
-            [x, self._weight(gamma), self._weight(beta)],
+            [x, self._weight(gamma), *([] if beta is None else [self._weight(beta)])],
             name,
             tuple(x.shape),
             axis=-1,
@@ -178,6 +178,14 @@ class GraphBuilder:
         cut = self._op("Reshape", [x, split], f"{name}.heads", (1, "S", heads, head_dim))
         normed = self._op("RMSNormalization", [cut, self._weight(gamma)], f"{name}.rms", (1, "S", heads, head_dim), axis=-1, epsilon=epsilon)
         return self._op("Reshape", [normed, whole], name, (1, "S", heads * head_dim))
+
+    def gelu(self, x: ir.Value, name: str) -> ir.Value:
+        """GELU by the error function."""
+        return self._op("Gelu", [x], name, tuple(x.shape), approximate="none")
+
+    def relu(self, x: ir.Value, name: str) -> ir.Value:
+        """max(x, 0)."""
+        return self._op("Relu", [x], name, tuple(x.shape))
 
     def rope(self, x: ir.Value, name: str, *, heads: int, spec: Rope) -> ir.Value:
         """Rotate x [1, S, heads*head_dim] by ``position_ids``.
@@ -254,11 +262,12 @@ class GraphBuilder:
             )
         return self._biases[table.name]
 
-    def alibi(self, heads: int) -> ir.Value:
-        """The mask slope * (key position - query position), [1, heads, S, P+S], made once."""
+    def alibi(self, heads: int, slopes: np.ndarray | None = None) -> ir.Value:
+        """The mask slope * (key position - query position), [1, heads, S, P+S], made once; ``slopes`` [heads] of the paper unless given."""
         if self._alibi is None:
             keys = self._keys()
-            slopes = self._constant("alibi.slopes", alibi_slopes(heads).reshape(1, heads, 1, 1))
+            values = alibi_slopes(heads) if slopes is None else np.asarray(slopes, np.float32)
+            slopes = self._constant("alibi.slopes", values.reshape(1, heads, 1, 1))
             int64 = ir.DataType.INT64
             key_axes = self._constant("alibi.key_axes", np.array([1, 2], np.int64))
             query_axes = self._constant("alibi.query_axes", np.array([1, 3], np.int64))

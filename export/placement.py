@@ -46,14 +46,14 @@ class Placement:
             Sinusoidal: lambda: True,
             NoPosition: lambda: True,
             Rope: lambda: spec.pairs > 0 and spec.head_dim == self._head_dim,
-            Alibi: lambda: spec == Alibi(self._heads),
+            Alibi: lambda: spec.heads == self._heads,
             T5Bias: lambda: not spec.bidirectional,
             RelativeBias: lambda: True,
         }
         if type(spec) not in known or not known[type(spec)]():
             raise UnsupportedError(
                 f"positions {spec}: not supported in a decoder; supported: learned without modulo and pad_id, sinusoidal, rope over the "
-                f"whole head of {self._head_dim} or its first part, the paper's alibi of {self._heads} heads, causal t5, relative, none"
+                f"whole head of {self._head_dim} or its first part, alibi of {self._heads} heads, causal t5, relative, none"
             )
 
     def _layer(self, layer: int) -> Spec:
@@ -82,7 +82,7 @@ class Placement:
         """The attention mask of a layer, or None."""
         spec = self._layer(layer)
         if isinstance(spec, Alibi):
-            return self._graph.alibi(self._heads)
+            return self._graph.alibi(self._heads, spec.slopes())
         if isinstance(spec, (T5Bias, RelativeBias)):
             return self._graph.relative_bias(self._tensors.take(BIAS_ROWS, (spec.rows, self._heads)), spec)
         return None

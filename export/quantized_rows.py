@@ -120,20 +120,21 @@ class QuantizedRows:
 
 @dataclass(frozen=True, eq=False)
 class ReorderedRows:
-    """``array`` with its rows in another order, applied when they are read."""
+    """Rows of ``array`` in another order, or some of them, chosen when they are read."""
 
     array: np.ndarray | QuantizedRows
     order: np.ndarray
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
+        return (len(self.order), *self.array.shape[1:])
 
     def __len__(self) -> int:
         return len(self.order)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return np.asarray(self.array, dtype=np.float32 if dtype is None else dtype)[self.order]
+        rows = self.array[self.order] if isinstance(self.array, np.ndarray) else np.asarray(self.array)[self.order]
+        return rows.astype(np.float32 if dtype is None else dtype, copy=False)
 
     @property
     def has_grid(self) -> bool:

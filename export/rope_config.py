@@ -6,7 +6,8 @@ Old: ``rope_theta`` and ``rope_scaling`` at the top level. New: a nested
 
 from __future__ import annotations
 
-from edgepos.errors import FormatError, UnsupportedError
+from edgepos.errors import EdgePosError, FormatError, UnsupportedError
+from edgepos.positions import Spec, from_config
 
 from .config import Config
 from .shorten import shorten
@@ -77,3 +78,18 @@ def _check_equal(config: Config, found: dict[str, float] | dict[str, str]) -> No
                 f"{config.origin}: {names[0]} is {shorten(found[names[0]])} but {name} is {shorten(found[name])}; "
                 "they mean the same, so they must be equal; remove one"
             )
+
+
+def read_encoding(config: Config, model_type: str) -> Spec:
+    """The position encoding that `edgepos.positions` finds in a config of ``model_type``; errors name the file and the key."""
+    try:
+        return from_config(config.values | {"model_type": model_type})
+    except EdgePosError as error:
+        raise type(error)(f"{config.origin}: {error}") from None
+
+
+def head_dim_of(config: Config, dim: int, heads: int) -> int:
+    """Components of a head; raises FormatError when the heads do not divide the width."""
+    if dim % heads:
+        raise FormatError(f"{config.origin}: width {dim} is not a multiple of {heads} heads; correct one")
+    return dim // heads

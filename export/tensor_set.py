@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgepos.errors import FormatError
 
-from .quantized_rows import LazyRows
+from .quantized_rows import LazyRows, ReorderedRows
 from .shorten import shorten
 
 
@@ -56,6 +56,41 @@ class TensorSet:
             )
         self._taken.add(name)
         return Weight(name, array, tuple(shape))
+
+    def without_prefix(self, prefix: str) -> TensorSet:
+        """The same tensors, ``prefix`` removed from the names that have it; raises FormatError when two names become one."""
+        arrays = {name.removeprefix(prefix): array for name, array in self._arrays.items()}
+        if len(arrays) != len(self._arrays):
+            raise FormatError(f"{self._origin}: a tensor is there with and without the prefix '{prefix}'; keep one")
+        return TensorSet(self._origin, arrays)
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a tensor another name; nothing happens when it is not there."""
+        if name in self._arrays:
+            self._arrays[new] = self._arrays.pop(name)
+
+    def transpose(self, name: str) -> None:
+        """Let a matrix [in, out] stand as [out, in]."""
+        if name in self._arrays:
+            self._arrays[name] = self._arrays[name].T
+
+    def split(self, name: str, parts: Mapping[str, int]) -> None:
+        """Replace a tensor by runs of its rows: new name -> number of rows. Raises FormatError when they do not add up."""
+        array = self.take(name, (sum(parts.values()), *self._shape_behind(name))).array
+        start = 0
+        for new, rows in parts.items():
+            self._arrays[new] = array[start : start + rows]
+            start += rows
+
+    def split_heads(self, name: str, parts: Sequence[str], heads: int, head_dim: int) -> None:
+        """Replace a tensor whose rows are ordered [head][part][head_dim] by its parts, [heads * head_dim, ...] each."""
+        array = self.take(name, (heads * len(parts) * head_dim, *self._shape_behind(name))).array
+        order = np.arange(len(array)).reshape(heads, len(parts), head_dim)
+        for i, new in enumerate(parts):
+            self._arrays[new] = ReorderedRows(array, order[:, i].ravel())
+
+    def _shape_behind(self, name: str) -> tuple[int, ...]:
+        return tuple(self._arrays[name].shape[1:]) if name in self._arrays else ()
 
     def finish(self, ignore: Callable[[str], bool] = lambda name: False) -> None:
         """Raise FormatError when a tensor was never taken and ``ignore(name)`` is false."""

@@ -1,14 +1,22 @@
 """The families of Hugging Face models EdgePos understands.
 
-To add one: write a module with ``MODEL_TYPE`` and
-``build_hf(config, tensors, context, name) -> onnx_ir.Model``, and name it here.
+To add one: write a module (or a row of ``llama_like``) with ``MODEL_TYPE``, ``DEFAULT_BOS``, ``DEFAULT_EOS`` and
+``build_hf(config, tensors, context, name) -> onnx_ir.Model``, and name it here. docs/families.md says how.
 """
 
-from . import bloom, edgepos_decoder, llama, smollm3
+from . import bloom, edgepos_decoder, gpt2, gpt_neox, llama_like, mpt, phi, smollm3
 
 ARCHITECTURES = {
-    "LlamaForCausalLM": llama,
+    "LlamaForCausalLM": llama_like.LLAMA,
+    "MistralForCausalLM": llama_like.MISTRAL,
+    "Qwen2ForCausalLM": llama_like.QWEN2,
+    "Qwen3ForCausalLM": llama_like.QWEN3,
+    "Phi3ForCausalLM": llama_like.PHI3,
     "BloomForCausalLM": bloom,
+    "GPT2LMHeadModel": gpt2,
+    "GPTNeoXForCausalLM": gpt_neox,
+    "PhiForCausalLM": phi,
+    "MptForCausalLM": mpt,
     "SmolLM3ForCausalLM": smollm3,
     "EdgePosDecoderForCausalLM": edgepos_decoder,
 }

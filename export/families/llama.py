@@ -29,7 +29,7 @@ class LlamaShape:
     """The numbers that decide a Llama graph; ``layout`` is "half" or "interleaved".
 
     attention_bias: of q, k, v and, unless output_bias says otherwise, of the output. head_norm: RMS norms over each head
-    of q and k. window: keys a token sees, its own included; 0: all.
+    of q and k. window: keys a token sees, its own included, one number or one per layer; 0: all.
     """
 
     vocab_size: int
@@ -48,7 +48,12 @@ class LlamaShape:
     mlp_bias: bool = False
     output_bias: bool | None = None
     head_norm: bool = False
-    window: int = 0
+    window: int | tuple[int, ...] = 0
+
+    def layer_window(self, layer: int) -> int:
+        """The window of a layer; 0 where it would not hide anything within the context."""
+        window = self.window if isinstance(self.window, int) else self.window[layer]
+        return window if window < self.context else 0
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,8 @@ HF_NAMES = LlamaNames(
 )
 
 
-def read_config(config: Config, context: int | None) -> LlamaShape:
-    """The shape from a Hugging Face ``config.json``; defaults are those of LlamaConfig.
-
-    Raises FormatError or UnsupportedError naming the key.
-    """
+def read_heads(config: Config) -> tuple[int, int, int, int]:
+    """(width, query heads, KV heads, head_dim) of a Hugging Face config. Raises FormatError naming the key."""
     dim = config.size("hidden_size")
     heads = config.size("num_attention_heads")
     kv_heads = config.size("num_key_value_heads", default=heads)
@@ -111,6 +113,17 @@ def read_config(config: Config, context: int | None) -> LlamaShape:
             )
         head_dim = dim // heads
     check_head_dim(config.origin, head_dim)
+    return dim, heads, kv_heads, head_dim
+
+
+def read_config(config: Config, context: int | None, encoding: Rope | None = None) -> LlamaShape:
+    """The shape from a Hugging Face ``config.json``; defaults are those of LlamaConfig.
+
+    ``encoding``: the rotation, where it is more than theta over whole heads.
+
+    Raises FormatError or UnsupportedError naming the key.
+    """
+    dim, heads, kv_heads, head_dim = read_heads(config)
     act = config.text("hidden_act", default="silu")
     if act != "silu":
         raise UnsupportedError(f"{config.origin}: hidden_act {shorten(act)} is not supported; supported: silu")
@@ -125,7 +138,7 @@ def read_config(config: Config, context: int | None) -> LlamaShape:
         kv_heads=kv_heads,
         head_dim=head_dim,
         context=context,
-        theta=read_rope_theta(config),
+        theta=read_rope_theta(config) if encoding is None else encoding.theta,
         epsilon=config.epsilon("rms_norm_eps", default=1e-6),
         layout="half",
         tied=config.flag("tie_word_embeddings", default=False),
@@ -139,17 +152,6 @@ def check_head_dim(origin: str, head_dim: int) -> None:
     """Raise FormatError when rotary pairs cannot be formed."""
     if head_dim % 2:
         raise FormatError(f"{origin}: head_dim {head_dim} is odd; rotary positions turn pairs, so it must be even")
-
-
-def build_hf(config: Config, tensors: TensorSet, context: int | None, name: str) -> ir.Model:
-    """The canonical graph of a Hugging Face LlamaForCausalLM."""
-    shape = read_config(config, context)
-    model = build(shape, tensors, HF_NAMES, name)
-    if shape.tied:
-        config.check_tied_head(tensors, HF_NAMES.head, HF_NAMES.embed, (shape.vocab_size, shape.dim))
-    # Old checkpoints store this derived buffer; transformers ignores it too.
-    tensors.finish(ignore=lambda n: n.endswith(".rotary_emb.inv_freq"))
-    return model
 
 
 def build(
@@ -196,7 +198,7 @@ def build(
         v = linear(h, "attn.v", names.v, kv_dim, shape.dim, shape.attention_bias)
         y = graph.attention(
             q, k, v, i, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, mask=place.mask(i),
-            window=shape.window if shape.window < shape.context else 0,
+            window=shape.layer_window(i),
         )  # fmt: skip
         y = linear(y, "attn.out", names.out, shape.dim, q_dim, output_bias)
         x = graph.add(x, y, f"layers.{i}.attn.residual")
