@@ -27,10 +27,10 @@ STRETCH = {"rope": "ntk", "learned": "interpolated"}  # how the guide reads beyo
 
 @dataclass(frozen=True)
 class Option:
-    """An encoding in one form: what the EdgePos runtime keeps ("runtime") or a table for another runtime.
+    """An encoding in one form: what the EdgePos runtime keeps ("runtime") or an "int16" or "int8" table for another one.
 
     flash: bytes of constants; ram: bytes of values per token; operations: per token at the full context; loss: measured nats per
-    token at 1, 2 and 4 times the trained length, None where the encoding has no value; cost: loss added by 16- or 8-bit positions.
+    token at 1, 2 and 4 times the trained length, None where the encoding has no value; cost: loss added by 16-bit tables, 8-bit ones for "int8".
     """
 
     encoding: str
@@ -72,7 +72,7 @@ def options(shape: Shape, context: int) -> list[Option]:
         loss = tuple(_loss(figures["loss"], name, factor) for factor in (1, 2, 4))
         forms = [("runtime", 16, costs.runtime_bytes(spec, shape, context))]
         if name != "none":
-            forms += [(f"int{bits} table", bits, costs.table_bytes(spec, shape, context, bits)) for bits in (16, 8)]
+            forms += [(f"int{bits}", bits, costs.table_bytes(spec, shape, context, bits)) for bits in (16, 8)]
         for form, bits, flash in forms:
             found.append(
                 Option(

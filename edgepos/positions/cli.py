@@ -32,10 +32,10 @@ def advise(
     shape = Shape(dim, heads, head_dim or dim // heads, layers, kv_heads)
     trained = measured()["size"]["context"]
     title = f"positions for {context} tokens, dim {dim}, {heads} heads of {shape.head_dim}, {layers} layers"
-    table = Table(title=title, box=box.SIMPLE, pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("encoding", "form"):
         table.add_column(column, no_wrap=True)
-    for column in ("flash", "ram", "operations", "loss 1×", "2×", "4×", "integers"):
+    for column in ("flash", "ram", "ops", "loss 1×", "2×", "4×", "integers"):
         table.add_column(column, justify="right", no_wrap=True)
     for option in fitting(shape, context, flash, ram):
         losses = ["–" if value is None else f"{value:.3f}" for value in option.loss]
@@ -44,6 +44,7 @@ def advise(
     out.print(table)
     out.print(
         "flash: bytes of constants, as the EdgePos runtime keeps them or as a table for another one. ram: bytes of values per token.\n"
-        f"loss: nats per token of the guide's models at 1, 2 and 4 times their {trained} trained positions, integers: what rounding the\n"
-        "positions added. Your model's losses will differ; docs/choosing.md says how these were measured and how far seeds spread."
+        "ops: integer operations per token at the full context. "
+        f"loss: nats per token of the guide's models\nat 1, 2 and 4 times their {trained} trained positions, integers: what rounding the "
+        "positions added.\nYour model's losses will differ; docs/choosing.md says how these were measured and how far seeds spread."
     )
