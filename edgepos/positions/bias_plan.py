@@ -20,12 +20,14 @@ def bias_integers(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     if not np.isfinite(values).all():
         raise FormatError("bias table holds NaN or infinity; allowed are finite numbers")
+    # A table by distance repeats the rows of its buckets: each number is rounded once.
+    distinct, places = np.unique(values, return_inverse=True)
     with mpmath.workprec(EXACT_PREC):
         unit = mpmath.ldexp(1, BIAS_BITS) / mpmath.ln(2)
-        rounded = [round_half_up(mpmath.mpf(v) * unit) for v in values.ravel().tolist()]
+        rounded = [round_half_up(mpmath.mpf(v) * unit) for v in distinct.tolist()]
     if rounded and max(map(abs, rounded)) > INT32_MAX:
         raise FormatError(f"bias table holds {np.abs(values).max()}; allowed is below 22713 (2^15 in log2 units)")
-    return np.array(rounded, dtype=np.int32).reshape(values.shape)
+    return np.array(rounded, dtype=np.int32)[places].reshape(values.shape)
 
 
 class LearnedBiasPlan:
