@@ -118,10 +118,20 @@ class Header:
     token_types: int = NONE
     pairs: int = NONE
     byte_ids: int = NONE
-    sorted_ids: int = NONE
+    trie: int = NONE
     added: int = NONE
     pre_tokenizer: int = 0
     n_tokens: int = 0
+    pair_starts: int = 0
+    unknown: int = 0
+    suffix: int = 0
+    scores: int = 0
+    normalizer: int = 0
+    normal_map: int = 0
+    normal_strings: int = 0
+    normal_classes: int = 0
+    normal_compose: int = 0
+    word_chars: int = 0
 
 
 @dataclass
@@ -161,7 +171,8 @@ class Program:
             h.head_start, h.plan_width, h.vocab, h.context, h.kv_bits, h.logits_f,
             h.selftest, _signed(h.digest & 0xFFFFFFFF), _signed(h.digest >> 32),
             h.tokenizer, h.tokenizer_flags, h.bos, h.eos, h.token_offsets, h.token_bytes, h.token_types,
-            h.pairs, h.byte_ids, h.sorted_ids, h.added, h.pre_tokenizer, h.n_tokens,
+            h.pairs, h.byte_ids, h.trie, h.added, h.pre_tokenizer, h.n_tokens, h.pair_starts, h.unknown, h.suffix, h.scores,
+            h.normalizer, h.normal_map, h.normal_strings, h.normal_classes, h.normal_compose, h.word_chars,
         ]  # fmt: skip
         words = header + [0] * (HEADER_WORDS - len(header))
         for array, offset in zip(self.arrays, self.offsets()):

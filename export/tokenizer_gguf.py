@@ -12,6 +12,7 @@ from edgepos.errors import FormatError
 
 from .config import Config
 from .shorten import shorten
+from .pre_tokenizers import GGUF_NAMES, byte_level_steps, pre_tokenizer_of_gguf
 from .tokenizer_hf import ALPHABET, decoded_bytes
 from .tokenizers import BYTE, CONTROL, NORMAL, TokenizerSpec, pairs_array
 
@@ -19,24 +20,7 @@ NORMAL_TYPE, UNKNOWN_TYPE, CONTROL_TYPE, USER_TYPE, UNUSED_TYPE, BYTE_TYPE = ran
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE = "\u2581"  # SentencePiece's visible space
 
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-_PLAIN = _BYTE_LEVEL | {"use_regex": False}
-
-
-def _split(pattern: str) -> dict[str, Any]:
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, _PLAIN]}
-
-
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# tokenizer.ggml.pre -> (name in a TokenizerSpec, the pre-tokenizer of a tokenizer.json); llama.cpp, src/llama-vocab.cpp
-PRE_TOKENIZERS = {
-    "gpt-2": ("gpt2", _BYTE_LEVEL),
-    "gpt2": ("gpt2", _BYTE_LEVEL),
-    "smollm": ("smollm", {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, _BYTE_LEVEL]}),
-    "llama-bpe": ("llama3", _split(_WORDS % "{1,3}")),
-    "qwen2": ("qwen2", _split(_WORDS % "")),
-}
+_BYTE_LEVEL = byte_level_steps("gpt2")
 
 
 def read_tokenizer(keys: Config, vocab_size: int) -> tuple[TokenizerSpec | None, str | None]:
@@ -47,9 +31,10 @@ def read_tokenizer(keys: Config, vocab_size: int) -> tuple[TokenizerSpec | None,
     kind = keys.values.get("tokenizer.ggml.model")
     if kind == "gpt2":
         pre = keys.values.get("tokenizer.ggml.pre", "gpt-2")
-        if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
-            return None, f"{keys.origin}: pre-tokenizer {shorten(pre)} (tokenizer.ggml.pre) is not supported; supported: {', '.join(PRE_TOKENIZERS)}"
-        return _Vocabulary(keys, vocab_size).byte_level(*PRE_TOKENIZERS[pre]), None
+        name = pre_tokenizer_of_gguf(pre) if isinstance(pre, str) else None
+        if name is None:
+            return None, f"{keys.origin}: pre-tokenizer {shorten(pre)} (tokenizer.ggml.pre) is not supported; supported: {', '.join(GGUF_NAMES)}"
+        return _Vocabulary(keys, vocab_size).byte_level(name, byte_level_steps(name)), None
     if kind == "llama":
         return _Vocabulary(keys, vocab_size).sentence_piece(), None
     what = "no tokenizer" if kind is None else f"tokenizer.ggml.model {shorten(kind)} is not supported"
@@ -124,17 +109,18 @@ class _Vocabulary:
             add_prefix_space=False,
             pre_tokenizer=pre,
             strip_space_after_bos=False,
-            source_json=self._json(vocab, merges, step),
+            source_json=self._json(vocab, merges, step, pre == "llama3"),
+            ignore_merges=pre == "llama3",
         )
 
-    def _json(self, vocab: dict[str, int], merges: list[str], step: dict[str, Any]) -> bytes:
+    def _json(self, vocab: dict[str, int], merges: list[str], step: dict[str, Any], ignore_merges: bool) -> bytes:
         """The same tokenizer as a tokenizer.json."""
         added = [
             {"id": i, "content": self.strings[i], "special": bool(self.types[i] == CONTROL), "normalized": False}
             | {"single_word": False, "lstrip": False, "rstrip": False}
             for i in sorted(self.added)
         ]
-        model = {"type": "BPE", "dropout": None, "unk_token": None, "byte_fallback": False, "ignore_merges": step is PRE_TOKENIZERS["llama-bpe"][1]}
+        model = {"type": "BPE", "dropout": None, "unk_token": None, "byte_fallback": False, "ignore_merges": ignore_merges}
         root = {
             "version": "1.0",
             "added_tokens": added,
@@ -185,4 +171,5 @@ class _Vocabulary:
             add_prefix_space=prefix,
             pre_tokenizer="none",
             strip_space_after_bos=prefix,
+            space_rules=frozenset({"low-line", "strip-first"} if prefix else {"low-line"}),
         )

@@ -201,8 +201,8 @@ static int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
 }
 
 static int32_t *encode(const ep_model *model, const char *text, size_t *n) {
-  size_t bytes = strlen(text), max = bytes + 2;
-  int32_t *scratch = allocate((uint64_t)max * 4 * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
+  size_t bytes = strlen(text), words = ep_encode_scratch(model, text, bytes), max = words / 4;
+  int32_t *scratch = allocate((uint64_t)words * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
   check(ep_encode(model, text, bytes, ep_adds_bos(model), ids, max, scratch, n), "encoding the prompt");
   free(scratch);
   return ids;

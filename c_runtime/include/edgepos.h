@@ -69,7 +69,7 @@ typedef struct ep_info {
   int32_t bos;              /* -1: none */
   int32_t n_eos;
   const int32_t *eos;
-  int32_t tokenizer;        /* 0 none, 1 byte-level BPE, 2 SentencePiece BPE */
+  int32_t tokenizer;        /* 0 none, 1 byte-level BPE, 2 SentencePiece BPE, 3 WordPiece, 4 Unigram */
   int32_t n_selftest;
   const int32_t *selftest;  /* token ids of the self-test */
   uint64_t digest;          /* and the digest they must give */
@@ -166,11 +166,15 @@ ep_status ep_sample(const int32_t *logits, int32_t vocab, int32_t f, const ep_sa
 
 /* ---- tokenizer ------------------------------------------------------------------------------------------------ */
 
-/* Encode UTF-8 (any bytes) to ids. scratch: 4 * (bytes + 2) int32. *n gets the number of ids; EP_ERR_BUFFER if more than
- * max. The text is encoded as it is: add the BOS with bos = 1 if the model wants one (add_bos of its flags). */
+/* Number of int32 that ep_encode needs as scratch for this text; a quarter of it is room enough for the ids. 0 if the model
+ * has no tokenizer or the text more than 33 million bytes. Without a normalizer at most 4 * (2 * bytes + 2). */
+size_t ep_encode_scratch(const ep_model *model, const char *text, size_t bytes);
+/* Encode UTF-8 (any bytes) to ids. scratch: ep_encode_scratch of the text. *n gets the number of ids; EP_ERR_BUFFER if more than
+ * max. bos: 1 puts the BOS in front and what the model has for it behind (ep_adds_bos says whether it wants that), 0 neither.
+ * Bytes that are not UTF-8: BPE encodes them as they are, WordPiece and Unigram as U+FFFD. */
 ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int bos, int32_t *ids, size_t max, int32_t *scratch,
                     size_t *n);
-/* 1 if the model's tokenizer puts BOS in front of a text. */
+/* 1 if the model's tokenizer puts BOS in front of a text, or something behind it. */
 int ep_adds_bos(const ep_model *model);
 /* Bytes of one token (not terminated, maybe no whole code point; empty for control tokens and ids without text).
  * previous: the token before it, or -1. */

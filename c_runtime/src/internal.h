@@ -22,7 +22,8 @@ enum {
   EP_H_MAGIC, EP_H_LAYOUT, EP_H_TENSORS, EP_H_VALUES, EP_H_OPS, EP_H_KV, EP_H_HEAD_START, EP_H_PLAN_WIDTH,
   EP_H_VOCAB, EP_H_CONTEXT, EP_H_KV_BITS, EP_H_LOGITS_F, EP_H_SELFTEST, EP_H_DIGEST_LOW, EP_H_DIGEST_HIGH,
   EP_H_TOKENIZER, EP_H_TOKENIZER_FLAGS, EP_H_BOS, EP_H_EOS, EP_H_OFFSETS, EP_H_BYTES, EP_H_TYPES, EP_H_PAIRS,
-  EP_H_BYTE_IDS, EP_H_SORTED, EP_H_ADDED, EP_H_PRETOKENIZER, EP_H_KNOWN, EP_H_RESERVED
+  EP_H_BYTE_IDS, EP_H_TRIE, EP_H_ADDED, EP_H_PRETOKENIZER, EP_H_KNOWN, EP_H_STARTS, EP_H_UNKNOWN, EP_H_SUFFIX,
+  EP_H_SCORES, EP_H_NORMALIZER, EP_H_MAP, EP_H_STRINGS, EP_H_CLASSES, EP_H_COMPOSE, EP_H_WORD_CHARS, EP_H_RESERVED
 };
 enum { EP_HEADER_WORDS = 64, EP_TENSOR_WORDS = 8, EP_VALUE_WORDS = 4, EP_KV_WORDS = 4, EP_OP_WORDS = 16 };
 #define EP_PROGRAM_MAGIC 0x52505045
@@ -98,11 +99,9 @@ ep_status ep_gguf_walk(ep_program *p, const uint8_t *image, uint64_t bytes, uint
 ep_status ep_check_layout(ep_program *p, uint64_t n, uint64_t *word);
 ep_status ep_check_program(ep_program *p, uint64_t *word);
 ep_status ep_check_ops(ep_program *p, uint64_t *word);
-/* With tokenizer kind 1 or 2, ep_open has checked: every tensor has the type and size of docs/bundle.md; offsets ascend
- * from 0 to the size of the bytes; types are 0 to 2; ids in pairs (left, right, merged), in added and in sorted are in
- * [0, vocab); pairs are strictly ascending by (left, right); sorted is strictly ascending by (bytes, id), so that it is a
- * permutation; byte ids are in [-1, vocab). Ranks may be any number. offsets, bytes, types and byte ids are there (never
- * -1); sorted is there for kind 2; pairs and added may be -1. */
+/* With a tokenizer, ep_open has checked what docs/bundle.md says of its words and tensors: their types and sizes, that ids are
+ * in the vocabulary, that offsets and the children of tries ascend, that runs of code points begin at 0, and that strings end
+ * inside their tensor. Ranks and scores may be any number. */
 ep_status ep_check_tokenizer(const ep_program *p, uint64_t *word);
 
 #endif

@@ -1,19 +1,11 @@
-/* Text to token ids and back: byte-level BPE with GPT-2's pre-tokenizer, and SentencePiece BPE as llama2.c does it. */
-#include "internal.h"
-#include "unicode.h"
+/* Text to token ids and back. The models are in bpe.c, wordpiece.c and unigram.c. */
+#include "tokenizer.h"
 
-enum { BYTE_LEVEL = 1, SENTENCE_PIECE = 2 };
-enum { ADD_BOS = 1, ADD_SPACE = 2, STRIP_SPACE = 4 };
-enum { TYPE_TEXT = 0, TYPE_CONTROL = 1 };
+static const int32_t *words_of(const ep_program *p, int32_t word, int32_t absent) {
+  return p->header[word] == absent ? NULL : ep_i32(p, p->header[word]);
+}
 
-typedef struct tokenizer {
-  int32_t kind, flags, bos, vocab, gpt2, n_pairs, n_added;
-  const int32_t *offsets, *pairs, *byte_ids, *sorted, *added;
-  const uint8_t *bytes;
-  const int8_t *types;
-} tokenizer;
-
-static ep_status open_tokenizer(tokenizer *t, const ep_model *model) {
+static ep_status open_tokenizer(ep_tokenizer *t, const ep_model *model) {
   ep_program p;
   if (!ep_program_of(&p, model)) return EP_ERR_ARGUMENT;
   const int32_t *h = p.header;
@@ -22,303 +14,192 @@ static ep_status open_tokenizer(tokenizer *t, const ep_model *model) {
   t->kind = h[EP_H_TOKENIZER];
   t->flags = h[EP_H_TOKENIZER_FLAGS];
   t->bos = h[EP_H_BOS];
+  t->unknown = h[EP_H_UNKNOWN];
+  t->suffix = h[EP_H_SUFFIX];
   t->vocab = p.vocab;
-  t->gpt2 = h[EP_H_PRETOKENIZER] == 1;
+  t->pre = h[EP_H_PRETOKENIZER];
+  t->word_chars = h[EP_H_WORD_CHARS];
+  t->normalizer = h[EP_H_NORMALIZER];
   t->offsets = ep_i32(&p, h[EP_H_OFFSETS]);
   t->bytes = ep_data(&p, h[EP_H_BYTES]);
   t->types = ep_i8(&p, h[EP_H_TYPES]);
   t->byte_ids = ep_i32(&p, h[EP_H_BYTE_IDS]);
-  if (h[EP_H_SORTED] >= 0) t->sorted = ep_i32(&p, h[EP_H_SORTED]);
-  if (h[EP_H_PAIRS] >= 0) {
-    t->pairs = ep_i32(&p, h[EP_H_PAIRS]);
-    t->n_pairs = ep_rows(&p, h[EP_H_PAIRS]);
-  }
-  if (h[EP_H_ADDED] >= 0) {
-    t->added = ep_i32(&p, h[EP_H_ADDED]);
-    t->n_added = ep_cols(&p, h[EP_H_ADDED]);
-  }
+  t->trie = words_of(&p, EP_H_TRIE, -1);
+  t->pairs = words_of(&p, EP_H_PAIRS, -1);
+  if (t->pairs) t->n_pairs = ep_rows(&p, h[EP_H_PAIRS]);
+  t->added = words_of(&p, EP_H_ADDED, -1);
+  if (t->added) t->n_added = ep_cols(&p, h[EP_H_ADDED]);
+  t->starts = words_of(&p, EP_H_STARTS, 0);
+  t->scores = words_of(&p, EP_H_SCORES, 0);
+  t->map = words_of(&p, EP_H_MAP, 0);
+  if (t->map) t->n_map = ep_rows(&p, h[EP_H_MAP]);
+  t->classes = words_of(&p, EP_H_CLASSES, 0);
+  if (t->classes) t->n_classes = ep_cols(&p, h[EP_H_CLASSES]);
+  t->compose = words_of(&p, EP_H_COMPOSE, 0);
+  if (t->compose) t->n_compose = ep_rows(&p, h[EP_H_COMPOSE]);
+  if (h[EP_H_STRINGS]) t->strings = ep_data(&p, h[EP_H_STRINGS]);
   return EP_OK;
 }
 
-static const uint8_t *token_text(const tokenizer *t, int32_t id, size_t *n) {
-  *n = (size_t)(t->offsets[id + 1] - t->offsets[id]);
-  return t->bytes + t->offsets[id];
-}
+/* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
-/* ---- UTF-8 ------------------------------------------------------------------------------------------------------ */
+/* A text is walked from one added token to the next; `first` marks the bytes they begin with. */
+typedef struct walk {
+  const ep_tokenizer *t;
+  const uint8_t *s;
+  size_t bytes, start, end, next; /* text [start, end) lies before the added token `id`, or before the end if id < 0 */
+  int32_t id;
+  uint32_t first[8];
+} walk;
 
-/* Bytes of the code point that starts with this byte, 0 if none does; *low and *high bound its second byte. */
-static size_t utf8_length(uint8_t lead, uint8_t *low, uint8_t *high) {
-  *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-  *high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-  if (lead < 0x80) return 1;
-  if (lead < 0xC2 || lead > 0xF4) return 0;
-  return lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-}
-
-/* Valid bytes at the start of s of a code point of utf8_length(s[0]) bytes; at least 1. */
-static size_t utf8_valid(const uint8_t *s, size_t n, size_t length, uint8_t low, uint8_t high) {
-  size_t i = 1;
-  while (i < length && i < n && s[i] >= (i == 1 ? low : 0x80) && s[i] <= (i == 1 ? high : 0xBF)) i++;
-  return i;
-}
-
-/* Class of the code point at s and its bytes. A byte that is not UTF-8 is one symbol of class "other". */
-static int class_at(const uint8_t *s, size_t n, size_t *step) {
-  uint8_t low, high;
-  size_t length = utf8_length(s[0], &low, &high);
-  *step = 1;
-  if (length == 0 || utf8_valid(s, n, length, low, high) < length) return EP_OTHER;
-  uint32_t point = length == 1 ? s[0] : s[0] & (0xFFu >> (length + 1));
-  for (size_t i = 1; i < length; i++) point = point << 6 | (s[i] & 0x3F);
-  *step = length;
-  size_t first = 0, end = sizeof ep_unicode_runs / sizeof *ep_unicode_runs;
-  while (end - first > 1) {
-    size_t middle = first + (end - first) / 2;
-    if (ep_unicode_runs[middle] >> 2 <= point) first = middle;
-    else end = middle;
-  }
-  return (int)(ep_unicode_runs[first] & 3);
-}
-
-size_t ep_utf8_pending(const char *bytes, size_t n) {
-  const uint8_t *s = (const uint8_t *)bytes;
-  for (size_t back = 1; back <= 3 && back <= n; back++) {
-    uint8_t low, high, lead = s[n - back];
-    size_t length = utf8_length(lead, &low, &high);
-    if (length > back && utf8_valid(s + n - back, back, length, low, high) == back) return back;
-    if (lead < 0x80 || lead >= 0xC0) return 0;
-  }
-  return 0;
-}
-
-/* Bytes of the next match of GPT-2's pattern, n > 0:
- * 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
-static size_t gpt2_word(const uint8_t *s, size_t n) {
-  if (s[0] == '\'' && n > 1) {
-    uint8_t a = s[1], b = n > 2 ? s[2] : 0;
-    if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
-    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return 3;
-  }
-  size_t at = 0, last = 0, step;
-  int kind = class_at(s, n, &step);
-  if (s[0] == ' ' && n > 1) {
-    int next = class_at(s + 1, n - 1, &step);
-    if (next != EP_SPACE) {
-      kind = next;
-      at = 1;
-    }
-  }
-  while (at < n && class_at(s + at, n - at, &step) == kind) {
-    last = at;
-    at += step;
-  }
-  /* Spaces before a word leave their last one to it. */
-  return kind == EP_SPACE && at < n && last > 0 ? last : at;
-}
-
-/* ---- merging ---------------------------------------------------------------------------------------------------- */
-
-typedef struct output {
-  int32_t *ids;
-  size_t max, n;
-} output;
-
-static void emit(output *out, int32_t id) {
-  if (out->n < out->max) out->ids[out->n] = id;
-  out->n++;
-}
-
-/* Symbols in a row of n slots. A symbol takes the slots [i, i + size); size[i] is its size, and its last slot holds -size
- * if it has more than one, so both neighbours are found without links. tree is a tournament over the slots whose root is
- * the best pair: a merge costs three paths to the root, whatever the text. */
-typedef struct merger {
-  const tokenizer *t;
-  int32_t n;
-  int32_t *id, *size, *pair, *tree; /* pair[i]: row of pairs that joins symbol i and the next one, or -1 */
-} merger;
-
-static int32_t find_pair(const tokenizer *t, int32_t left, int32_t right) {
-  int32_t first = 0, end = t->n_pairs;
-  while (first < end) {
-    int32_t middle = first + (end - first) / 2;
-    const int32_t *row = t->pairs + (size_t)middle * 4;
-    if (row[0] == left && row[1] == right) return middle;
-    if (row[0] < left || (row[0] == left && row[1] < right)) first = middle + 1;
-    else end = middle;
-  }
-  return -1;
-}
-
-static int32_t winner(const merger *m, int32_t node) { return node >= m->n ? node - m->n : m->tree[node]; }
-
-static void play(merger *m, int32_t node) {
-  int32_t a = winner(m, 2 * node), b = winner(m, 2 * node + 1), ka = m->pair[a], kb = m->pair[b];
-  int a_wins = ka >= 0;
-  if (ka >= 0 && kb >= 0) {
-    int32_t ra = m->t->pairs[(size_t)ka * 4 + 2], rb = m->t->pairs[(size_t)kb * 4 + 2];
-    a_wins = ra < rb || (ra == rb && a < b);
-  }
-  m->tree[node] = a_wins ? a : b;
-}
-
-static void set_pair(merger *m, int32_t i, int32_t pair) {
-  m->pair[i] = pair;
-  for (int32_t node = (i + m->n) / 2; node > 0; node /= 2) play(m, node);
-}
-
-static int32_t pair_at(const merger *m, int32_t i) {
-  int32_t next = i + m->size[i];
-  return next < m->n ? find_pair(m->t, m->id[i], m->id[next]) : -1;
-}
-
-static void merge(merger *m, output *out) {
-  for (int32_t i = 0; i < m->n; i++) m->size[i] = 1;
-  for (int32_t i = 0; i < m->n; i++) m->pair[i] = pair_at(m, i);
-  for (int32_t node = m->n - 1; node > 0; node--) play(m, node);
-  while (m->n > 1) {
-    int32_t i = m->tree[1], pair = m->pair[i];
-    if (pair < 0) break;
-    int32_t right = i + m->size[i], size = m->size[i] + m->size[right];
-    m->id[i] = m->t->pairs[(size_t)pair * 4 + 3];
-    m->size[i] = size;
-    m->size[i + size - 1] = -size;
-    set_pair(m, right, -1);
-    set_pair(m, i, pair_at(m, i));
-    if (i > 0) {
-      int32_t before = m->size[i - 1] < 0 ? i + m->size[i - 1] : i - 1;
-      set_pair(m, before, pair_at(m, before));
-    }
-  }
-  for (int32_t i = 0; i < m->n; i += m->size[i]) emit(out, m->id[i]);
-}
-
-static void add_byte(merger *m, uint8_t byte) {
-  int32_t id = m->t->byte_ids[byte];
-  if (id >= 0) m->id[m->n++] = id;
-}
-
-static int compare(const uint8_t *a, size_t na, const uint8_t *b, size_t nb) {
-  for (size_t i = 0; i < na && i < nb; i++)
-    if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
-  return na < nb ? -1 : na > nb;
-}
-
-/* One character in llama2.c's sense: its token if it is one, else a token for each byte. */
-static void add_character(merger *m, const uint8_t *s, size_t n) {
-  const tokenizer *t = m->t;
-  int32_t first = 0, end = t->vocab;
-  size_t size;
-  while (first < end) {
-    int32_t middle = first + (end - first) / 2;
-    const uint8_t *text = token_text(t, t->sorted[middle], &size);
-    if (compare(text, size, s, n) < 0) first = middle + 1;
-    else end = middle;
-  }
-  for (; first < t->vocab; first++) {
-    int32_t id = t->sorted[first];
-    const uint8_t *text = token_text(t, id, &size);
-    if (compare(text, size, s, n) != 0) break;
-    if (t->types[id] == TYPE_TEXT) {
-      m->id[m->n++] = id;
-      return;
-    }
-  }
-  for (size_t i = 0; i < n; i++) add_byte(m, s[i]);
-}
-
-/* Text without added tokens. */
-static void encode_text(merger *m, const uint8_t *s, size_t n, int space, output *out) {
-  if (n == 0) return;
-  m->n = 0;
-  if (m->t->kind == SENTENCE_PIECE) {
-    if (space) add_character(m, (const uint8_t *)" ", 1);
-    for (size_t at = 0; at < n;) {
-      size_t size = 1;
-      while (size < 4 && at + size < n && (s[at + size] & 0xC0) == 0x80) size++;
-      add_character(m, s + at, size);
-      at += size;
-    }
-    merge(m, out);
-    return;
-  }
-  if (space) add_byte(m, ' ');
-  for (size_t at = 0; at < n;) {
-    size_t end = m->t->gpt2 ? at + gpt2_word(s + at, n - at) : n;
-    while (at < end) add_byte(m, s[at++]);
-    merge(m, out);
-    m->n = 0;
+static void begin_walk(walk *w, const ep_tokenizer *t, const uint8_t *s, size_t bytes) {
+  memset(w, 0, sizeof *w);
+  w->t = t;
+  w->s = s;
+  w->bytes = bytes;
+  for (int32_t i = 0; i < t->n_added; i++) {
+    size_t size;
+    const uint8_t *text = ep_token_text(t, t->added[i] & EP_ADDED_ID, &size);
+    if (size) w->first[text[0] >> 5] |= (uint32_t)1 << (text[0] & 31);
   }
 }
 
-/* ---- the API ---------------------------------------------------------------------------------------------------- */
-
-/* The longest added token that s starts with, or -1. */
-static int32_t match_added(const tokenizer *t, const uint8_t *s, size_t n, size_t *length) {
+/* The longest added token at s with its flags, or -1. */
+static int32_t match_added(const ep_tokenizer *t, const uint8_t *s, size_t n, size_t *length) {
   int32_t best = -1;
   *length = 0;
   for (int32_t i = 0; i < t->n_added; i++) {
-    size_t size;
-    const uint8_t *text = token_text(t, t->added[i], &size);
-    if (size > *length && size <= n && compare(text, size, s, size) == 0) {
-      best = t->added[i];
-      *length = size;
-    }
+    size_t size, same = 0;
+    const uint8_t *text = ep_token_text(t, t->added[i] & EP_ADDED_ID, &size);
+    if (size <= *length || size > n) continue;
+    while (same < size && text[same] == s[same]) same++;
+    if (same < size) continue;
+    best = t->added[i];
+    *length = size;
   }
   return best;
 }
 
+/* The end of s[start, end) without white space. */
+static size_t trimmed(const uint8_t *s, size_t start, size_t end) {
+  while (end > start) {
+    size_t at = end - 1, step;
+    while (at > start && (s[at] & 0xC0) == 0x80) at--;
+    if (!ep_white_space(ep_utf8_point(s + at, end - at, &step)) || at + step != end) break;
+    end = at;
+  }
+  return end;
+}
+
+static void next_added(walk *w) {
+  size_t length, step;
+  w->id = -1;
+  w->start = w->next;
+  for (size_t at = w->start; at < w->bytes; at++) {
+    uint8_t byte = w->s[at];
+    if (!(w->first[byte >> 5] >> (byte & 31) & 1)) continue;
+    int32_t found = match_added(w->t, w->s + at, w->bytes - at, &length);
+    if (found < 0) continue;
+    w->id = found & EP_ADDED_ID;
+    w->end = found & EP_ADDED_LEFT ? trimmed(w->s, w->start, at) : at;
+    w->next = at + length;
+    while ((found & EP_ADDED_RIGHT) && w->next < w->bytes &&
+           ep_white_space(ep_utf8_point(w->s + w->next, w->bytes - w->next, &step)))
+      w->next += step;
+    return;
+  }
+  w->end = w->next = w->bytes;
+}
+
+/* ---- the API ----------------------------------------------------------------------------------------------------- */
+
+/* A space goes before text that begins here. */
+static int wants_space(const ep_tokenizer *t, const walk *w) {
+  if (!(t->flags & EP_F_SPACE) || (w->start > 0 && !(t->flags & EP_F_EVERY_SPACE))) return 0;
+  const uint8_t *s = w->s + w->start;
+  size_t n = w->end - w->start;
+  int line = (t->flags & EP_F_LOW_LINE) && n > 2 && s[0] == 0xE2 && s[1] == 0x96 && s[2] == 0x81;
+  return !((t->flags & EP_F_ONE_SPACE) && (s[0] == ' ' || line));
+}
+
+/* Whether the text is rewritten before it is encoded. */
+static int rewrites(const ep_tokenizer *t, int space) {
+  return t->kind >= EP_WORD_PIECE || t->normalizer || (t->kind == EP_BYTE_LEVEL && space);
+}
+
+static void encode_text(const ep_tokenizer *t, const walk *w, int32_t *scratch, ep_ids *out) {
+  const uint8_t *s = w->s + w->start;
+  size_t n = w->end - w->start;
+  if (n == 0) return;
+  int space = wants_space(t, w), first = w->start == 0;
+  if (!rewrites(t, space)) {
+    ep_bpe(t, s, n, space, scratch, out);
+    return;
+  }
+  size_t bound = ep_normalize(t, s, n, first, NULL, NULL, 0);
+  uint8_t *text = (uint8_t *)scratch;
+  scratch += (bound + 3) / 4;
+  n = ep_normalize(t, s, n, first, text, scratch, bound);
+  if (t->kind == EP_WORD_PIECE) ep_word_piece(t, text, n, out);
+  else if (t->kind == EP_UNIGRAM) ep_unigram(t, text, n, scratch, out);
+  else ep_bpe(t, text, n, 0, scratch, out);
+}
+
+size_t ep_encode_scratch(const ep_model *model, const char *text, size_t bytes) {
+  ep_tokenizer t;
+  walk w;
+  size_t total = 0;
+  if (open_tokenizer(&t, model) != EP_OK || (bytes && !text) || bytes > INT32_MAX / 64) return 0;
+  int rewritten = rewrites(&t, t.flags & EP_F_SPACE);
+  begin_walk(&w, &t, (const uint8_t *)text, bytes);
+  while (w.next < bytes) {
+    next_added(&w);
+    size_t n = w.end - w.start;
+    total += 1 + (n && rewritten ? ep_normalize(&t, w.s + w.start, n, w.start == 0, NULL, NULL, 0) : n) + (w.id >= 0);
+  }
+  return 4 * (total + 2) + (rewritten ? (total + 3) / 4 : 0);
+}
+
 ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int bos, int32_t *ids, size_t max, int32_t *scratch,
                     size_t *n) {
-  tokenizer t;
+  ep_tokenizer t;
+  walk w;
   ep_status st = open_tokenizer(&t, model);
   if (st != EP_OK) return st;
-  if (!n || (max && !ids) || (bytes && (!text || !scratch)) || bytes > INT32_MAX / 4 || (bos && t.bos < 0)) return EP_ERR_ARGUMENT;
-  output out = {ids, max, 0};
-  merger m = {&t, 0, scratch, scratch + bytes + 2, scratch + 2 * (bytes + 2), scratch + 3 * (bytes + 2)};
-  const uint8_t *s = (const uint8_t *)text;
-  int space = (t.flags & ADD_SPACE) != 0;
-  uint32_t starts[8] = {0}; /* first bytes of added tokens */
-  for (int32_t i = 0; i < t.n_added; i++) {
-    size_t size;
-    const uint8_t *added = token_text(&t, t.added[i], &size);
-    if (size) starts[added[0] >> 5] |= (uint32_t)1 << (added[0] & 31);
+  int suffix = (t.flags & EP_F_SUFFIX) != 0;
+  if (!n || (max && !ids) || (bytes && (!text || !scratch)) || bytes > INT32_MAX / 64) return EP_ERR_ARGUMENT;
+  if (bos && t.bos < 0 && !suffix) return EP_ERR_ARGUMENT;
+  ep_ids out = {ids, max, 0};
+  begin_walk(&w, &t, (const uint8_t *)text, bytes);
+  if (bos && t.bos >= 0) ep_emit(&out, t.bos);
+  while (w.next < bytes) {
+    next_added(&w);
+    encode_text(&t, &w, scratch, &out);
+    if (w.id >= 0) ep_emit(&out, w.id);
   }
-  if (bos) emit(&out, t.bos);
-  size_t start = 0, length;
-  for (size_t at = 0; at < bytes; at++) {
-    if (!(starts[s[at] >> 5] >> (s[at] & 31) & 1)) continue;
-    int32_t id = match_added(&t, s + at, bytes - at, &length);
-    if (id < 0) continue;
-    encode_text(&m, s + start, at - start, space && start == 0, &out);
-    emit(&out, id);
-    start = at + length;
-    at = start - 1;
-  }
-  if (start < bytes) encode_text(&m, s + start, bytes - start, space && start == 0, &out);
+  if (bos && suffix) ep_emit(&out, t.suffix);
   *n = out.n;
   return out.n > max ? EP_ERR_BUFFER : EP_OK;
 }
 
 int ep_adds_bos(const ep_model *model) {
-  tokenizer t;
-  return open_tokenizer(&t, model) == EP_OK && (t.flags & ADD_BOS) && t.bos >= 0;
+  ep_tokenizer t;
+  return open_tokenizer(&t, model) == EP_OK && (((t.flags & EP_F_BOS) && t.bos >= 0) || (t.flags & EP_F_SUFFIX));
 }
 
 ep_status ep_token_bytes(const ep_model *model, int32_t previous, int32_t token, const char **bytes, size_t *n) {
-  tokenizer t;
+  ep_tokenizer t;
   ep_status st = open_tokenizer(&t, model);
   if (st != EP_OK) return st;
   if (!bytes || !n) return EP_ERR_ARGUMENT;
   if (token < 0 || token >= t.vocab) return EP_ERR_TOKEN;
-  size_t size;
-  const uint8_t *text = token_text(&t, token, &size);
-  if (t.types[token] == TYPE_CONTROL) size = 0;
-  if ((t.flags & STRIP_SPACE) && t.bos >= 0 && previous == t.bos && size && text[0] == ' ') {
-    text++;
-    size--;
-  }
-  *bytes = (const char *)text;
-  *n = size;
+  size_t size, cut = 0;
+  const uint8_t *text = ep_token_text(&t, token, &size);
+  if (t.types[token] == EP_TYPE_CONTROL) size = 0;
+  int first = previous < 0 ? t.flags & EP_F_STRIP_FIRST : (t.flags & EP_F_STRIP_BOS) && t.bos >= 0 && previous == t.bos;
+  if (first) cut = size && text[0] == ' ';
+  else if (t.kind == EP_WORD_PIECE && size > 1 && text[0] == '#' && text[1] == '#') cut = 2;
+  *bytes = (const char *)text + cut;
+  *n = size - cut;
   return EP_OK;
 }

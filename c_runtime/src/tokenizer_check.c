@@ -1,5 +1,5 @@
 /* Validation of the tokenizer's tables. */
-#include "internal.h"
+#include "tokenizer.h"
 
 static int ids_within(const int32_t *ids, int32_t n, int32_t low, int32_t vocab) {
   for (int32_t i = 0; i < n; i++)
@@ -49,25 +49,62 @@ static int good_pairs(const ep_program *p) {
   return 1;
 }
 
-/* Order of two tokens by bytes, then id: negative, or positive. */
-static int32_t order(const ep_program *p, int32_t a, int32_t b) {
-  const int32_t *o = ep_i32(p, p->header[EP_H_OFFSETS]);
-  const uint8_t *bytes = (const uint8_t *)ep_data(p, p->header[EP_H_BYTES]);
-  int32_t n = o[a + 1] - o[a], m = o[b + 1] - o[b], i = 0;
-  while (i < n && i < m && bytes[o[a] + i] == bytes[o[b] + i]) i++;
-  if (i < n && i < m) return bytes[o[a] + i] < bytes[o[b] + i] ? -1 : 1;
-  return n != m ? n - m : a - b;
+enum { MOST_DEPTH = 1024 }; /* bytes of a key; a walk costs no more than that */
+
+/* Every row's children lie behind it and end where those of the next row begin, in ascending order of their bytes; its
+ * rows are in the order of their depth. ids are -1 or below `ids_end`. */
+int ep_good_trie(const ep_program *p, int32_t t, int32_t ids_end) {
+  if (t < 0 || t >= p->n_tensors) return 0;
+  int32_t n = ep_rows(p, t) - 1;
+  if (n < 1 || n > 0xFFFFFF || !ep_tensor_is(p, t, EP_I32, n + 1, 2)) return 0;
+  const int32_t *trie = ep_i32(p, t);
+  if (ep_trie_first(trie, 0) != 1 || ep_trie_first(trie, n) != n) return 0;
+  for (int32_t i = 0; i < n; i++) {
+    int32_t first = ep_trie_first(trie, i), end = ep_trie_first(trie, i + 1);
+    if (first <= i || end < first || end > n || ep_trie_id(trie, i) < -1 || ep_trie_id(trie, i) >= ids_end) return 0;
+    for (int32_t k = first + 1; k < end; k++)
+      if ((uint32_t)trie[2 * (size_t)k - 2] >> 24 >= (uint32_t)trie[2 * (size_t)k] >> 24) return 0;
+  }
+  int32_t depth = 0;
+  for (int32_t first = 0, end = 1; end > first; depth++) {
+    int32_t next = ep_trie_first(trie, end);
+    first = end;
+    end = next;
+    if (depth > MOST_DEPTH) return 0;
+  }
+  return 1;
 }
 
-static int good_sorted(const ep_program *p) {
-  int32_t t = p->header[EP_H_SORTED];
-  if (t == -1) return p->header[EP_H_TOKENIZER] != 2;
-  if (!ep_tensor_is(p, t, EP_I32, 1, p->vocab)) return 0;
-  const int32_t *ids = ep_i32(p, t);
-  if (!ids_within(ids, p->vocab, 0, p->vocab)) return 0;
-  for (int32_t i = 1; i < p->vocab; i++)
-    if (order(p, ids[i - 1], ids[i]) >= 0) return 0;
+/* Byte-level BPE can do without; the trie of SentencePiece holds its characters, the others' all tokens. */
+static int good_tokens_trie(const ep_program *p) {
+  int32_t t = p->header[EP_H_TRIE];
+  return t == -1 ? p->header[EP_H_TOKENIZER] == EP_BYTE_LEVEL : ep_good_trie(p, t, p->vocab);
+}
+
+/* Where the pairs of each left token begin. */
+static int good_starts(const ep_program *p) {
+  int32_t t = p->header[EP_H_STARTS], pairs = p->header[EP_H_PAIRS];
+  if (t == 0) return 1;
+  if (pairs < 0 || !ep_tensor_is(p, t, EP_I32, 1, p->vocab + 1)) return 0;
+  const int32_t *starts = ep_i32(p, t), *pair = ep_i32(p, pairs);
+  int32_t n = ep_rows(p, pairs);
+  if (starts[0] != 0 || starts[p->vocab] != n) return 0;
+  for (int32_t i = 0; i < p->vocab; i++)
+    if (starts[i + 1] < starts[i] || starts[i + 1] > n) return 0;
+  for (int32_t i = 0; i < n; i++, pair += 4)
+    if (starts[pair[0]] > i || starts[pair[0] + 1] <= i) return 0;
   return 1;
+}
+
+static int good_scores(const ep_program *p) {
+  int32_t t = p->header[EP_H_SCORES];
+  if (p->header[EP_H_TOKENIZER] != EP_UNIGRAM) return t == 0;
+  return ep_tensor_is(p, t, EP_I32, 1, p->vocab + 1);
+}
+
+/* An id that a flag asks for. */
+static int good_flagged(const ep_program *p, int32_t flag, int32_t word) {
+  return !(p->header[EP_H_TOKENIZER_FLAGS] & flag) || ids_within(p->header + word, 1, 0, p->vocab);
 }
 
 static int good_ids(const ep_program *p) {
@@ -78,25 +115,44 @@ static int good_ids(const ep_program *p) {
 
 static int good_added(const ep_program *p) {
   int32_t t = p->header[EP_H_ADDED];
-  return t == -1 || (is_list(p, t, EP_I32) && ids_within(ep_i32(p, t), ep_cols(p, t), 0, p->vocab));
+  if (t == -1) return 1;
+  if (!is_list(p, t, EP_I32)) return 0;
+  const int32_t *ids = ep_i32(p, t);
+  for (int32_t i = 0; i < ep_cols(p, t); i++)
+    if (ids[i] < 0 || ids[i] >> 26 || (ids[i] & EP_ADDED_ID) >= p->vocab) return 0;
+  return 1;
+}
+
+/* Which pre-tokenizers and normalizers a kind knows, as bits. */
+static int good_steps(const ep_program *p) {
+  static const int32_t pre[] = {0, 0x1F, 0x61, 1, 0xA0}, normal[] = {0, 5, 5, 2, 11};
+  const int32_t *h = p->header;
+  int32_t kind = h[EP_H_TOKENIZER], needs = kind >= EP_WORD_PIECE ? EP_F_UNKNOWN : 0;
+  if (h[EP_H_PRETOKENIZER] < 0 || h[EP_H_PRETOKENIZER] > 7 || h[EP_H_NORMALIZER] < 0 || h[EP_H_NORMALIZER] > 3) return 0;
+  return pre[kind] >> h[EP_H_PRETOKENIZER] & normal[kind] >> h[EP_H_NORMALIZER] & 1 && (h[EP_H_TOKENIZER_FLAGS] & needs) == needs &&
+         h[EP_H_WORD_CHARS] >= 0;
 }
 
 ep_status ep_check_tokenizer(const ep_program *p, uint64_t *word) {
   const int32_t *h = p->header;
   int32_t kind = h[EP_H_TOKENIZER];
   if (kind == 0) return EP_OK;
-  int32_t bad = kind < 0 || kind > 2                                       ? EP_H_TOKENIZER
-                : h[EP_H_TOKENIZER_FLAGS] < 0 || h[EP_H_TOKENIZER_FLAGS] > 7 ? EP_H_TOKENIZER_FLAGS
-                : h[EP_H_BOS] < -1 || h[EP_H_BOS] >= p->vocab                ? EP_H_BOS
-                : h[EP_H_PRETOKENIZER] < 0 || h[EP_H_PRETOKENIZER] > 1       ? EP_H_PRETOKENIZER
-                : !good_offsets(p)                                           ? EP_H_OFFSETS
-                : !good_bytes(p)                                             ? EP_H_BYTES
-                : !good_types(p)                                             ? EP_H_TYPES
-                : !good_pairs(p)                                             ? EP_H_PAIRS
-                : !good_ids(p)                                               ? EP_H_BYTE_IDS
-                : !good_sorted(p)                                            ? EP_H_SORTED
-                : !good_added(p)                                             ? EP_H_ADDED
-                                                                             : 0;
+  int32_t bad = kind < 0 || kind > EP_UNIGRAM                                            ? EP_H_TOKENIZER
+                : h[EP_H_TOKENIZER_FLAGS] < 0 || h[EP_H_TOKENIZER_FLAGS] >= EP_FLAGS_END ? EP_H_TOKENIZER_FLAGS
+                : h[EP_H_BOS] < -1 || h[EP_H_BOS] >= p->vocab                            ? EP_H_BOS
+                : !good_steps(p)                                                         ? EP_H_PRETOKENIZER
+                : !good_offsets(p)                                                       ? EP_H_OFFSETS
+                : !good_bytes(p)                                                         ? EP_H_BYTES
+                : !good_types(p)                                                         ? EP_H_TYPES
+                : !good_pairs(p)                                                         ? EP_H_PAIRS
+                : !good_ids(p)                                                           ? EP_H_BYTE_IDS
+                : !good_tokens_trie(p)                                                   ? EP_H_TRIE
+                : !good_added(p)                                                         ? EP_H_ADDED
+                : !good_starts(p)                                                        ? EP_H_STARTS
+                : !good_flagged(p, EP_F_UNKNOWN, EP_H_UNKNOWN)                           ? EP_H_UNKNOWN
+                : !good_flagged(p, EP_F_SUFFIX, EP_H_SUFFIX)                             ? EP_H_SUFFIX
+                : !good_scores(p)                                                        ? EP_H_SCORES
+                                                                                         : ep_check_normalizer(p);
   *word = (uint64_t)bad;
   return bad ? EP_ERR_FORMAT : EP_OK;
 }

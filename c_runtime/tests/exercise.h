@@ -11,13 +11,17 @@ static const uint64_t MOST_WORK = 1u << 23; /* weight bytes per token: larger pr
 
 static inline void exercise_tokenizer(const ep_model *model, const ep_info *info) {
   static const char text[] = "ab cd!!\"#\xf0\x9f\x98\x80";
-  int32_t ids[64], scratch[4 * (sizeof text + 2)];
   const char *bytes;
-  size_t n = 0, length = 0;
-  if (ep_encode(model, text, sizeof text - 1, ep_adds_bos(model), ids, 64, scratch, &n) != EP_OK) return;
+  size_t n = 0, length = 0, size = ep_encode_scratch(model, text, sizeof text - 1);
+  if (size == 0) return;
+  int32_t *ids = (int32_t *)malloc(size / 4 * sizeof *ids), *scratch = (int32_t *)malloc(size * sizeof *scratch);
+  if (!ids || !scratch) abort();
+  if (ep_encode(model, text, sizeof text - 1, ep_adds_bos(model), ids, size / 4, scratch, &n) != EP_OK && n > size / 4) abort();
   for (size_t i = 0; i < n; i++) ep_token_bytes(model, i ? ids[i - 1] : -1, ids[i], &bytes, &length);
   ep_token_bytes(model, info->bos, info->vocab - 1, &bytes, &length);
   if (length) ep_utf8_pending(bytes, length);
+  free(scratch);
+  free(ids);
 }
 
 /* Evaluate two tokens, sample a third, save, rewind, restore. Returns what ep_open said. */

@@ -115,19 +115,27 @@ static inline void add_tokenizer(builder *b, int32_t vocab) { /* SentencePiece; 
   int32_t *h = b->header, n = 0;
   int32_t offsets = add_tensor(b, EP_I32, 1, 1, vocab + 1), bytes = add_tensor(b, EP_I8, 1, 1, 3 * vocab / 2);
   int32_t types = add_tensor(b, EP_I8, 1, 1, vocab), ids = random_tensor(b, EP_I32, 1, 1, 256, 1);
-  int32_t sorted = add_tensor(b, EP_I32, 1, 1, vocab), pairs = add_tensor(b, EP_I32, 2, 3, 4);
-  int32_t *order = (int32_t *)b->tensors[sorted].data, *at = (int32_t *)b->tensors[offsets].data;
+  int32_t letters = (vocab + 1) / 2; /* the trie: a root, and the first letters as its children */
+  int32_t trie = add_tensor(b, EP_I32, 2, letters + 2, 2), pairs = add_tensor(b, EP_I32, 2, 3, 4);
+  int32_t *node = (int32_t *)b->tensors[trie].data, *at = (int32_t *)b->tensors[offsets].data;
   char *text = (char *)b->tensors[bytes].data;
   for (int32_t i = 0; i < 256; i++) ((int32_t *)b->tensors[ids].data)[i] = i % vocab;
   for (int32_t i = 0; i < vocab; i++) { /* one letter, then two: a, aa, b, ba, ... */
     text[n++] = (char)('!' + i / 2);
     if (i % 2) text[n++] = '!';
     at[i + 1] = n;
-    order[i] = i;
   }
+  node[0] = 1;
+  node[1] = -1;
+  for (int32_t i = 0; i < letters; i++) {
+    node[2 * i + 2] = (int32_t)((uint32_t)('!' + i) << 24 | (uint32_t)(letters + 1));
+    node[2 * i + 3] = 2 * i;
+  }
+  node[2 * letters + 2] = letters + 1;
+  node[2 * letters + 3] = -1;
   int32_t list[12] = {0, 0, 7, 1, 2, 0, 3, 3, 4, 0, -5, 5};
   memcpy(b->tensors[pairs].data, list, sizeof list);
-  const int32_t words[] = {2, 3, 1, -1, offsets, bytes, types, pairs, ids, sorted, -1, 0, vocab};
+  const int32_t words[] = {2, 3, 1, -1, offsets, bytes, types, pairs, ids, trie, -1, 0, vocab, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   memcpy(h + EP_H_TOKENIZER, words, sizeof words);
   int32_t eos = add_tensor(b, EP_I32, 1, 1, 2);
   h[EP_H_EOS] = eos;

@@ -268,7 +268,7 @@ static void test_programs(void) {
       {-1, EP_H_HEAD_START, 0}, {-1, EP_H_HEAD_START, 37}, {-1, EP_H_HEAD_START, 8}, {-1, EP_H_PLAN_WIDTH, 40},
       {-1, EP_H_VOCAB, 41}, {-1, EP_H_VOCAB, 39}, {-1, EP_H_CONTEXT, 0}, {-1, EP_H_CONTEXT, 7}, {-1, EP_H_KV_BITS, 4},
       {-1, EP_H_LOGITS_F, 15}, {-1, EP_H_SELFTEST, -1}, {-1, EP_H_SELFTEST, 1}, {-1, 28, 1}, {-1, 63, 1},
-      {-1, EP_H_EOS, 0x7fffffff}, {-1, EP_H_TOKENIZER, 3}, {-1, EP_H_OFFSETS, -1}, {-1, EP_H_SORTED, -1},
+      {-1, EP_H_EOS, 0x7fffffff}, {-1, EP_H_TOKENIZER, 5}, {-1, EP_H_OFFSETS, -1}, {-1, EP_H_TRIE, -1},
       {-2, EP_V_WIDTH, 0}, {-2, EP_V_F, 31}, {-2, EP_V_OFFSET, -1}, {-2, EP_V_OFFSET, 0x7fffffff}, {-2, 3, 1},
       {-3, EP_KV_HEADS, 1}, {-3, EP_KV_K_DIM, 1}, {-3, EP_KV_V_DIM, 513},
       {0, 0, 0}, {0, 0, 10}, {0, EP_O_IN0, 0}, {0, EP_O_T0, -1}, {0, EP_O_T2, 0}, {0, EP_O_P0, 1024}, {0, EP_O_P0 + 3, 1},
@@ -294,7 +294,7 @@ static void test_contents(void) {
     const int32_t *h = b->header;
     int32_t *scales = (int32_t *)b->tensors[b->ops[2][EP_O_T2]].data;
     int32_t *offsets = (int32_t *)b->tensors[h[EP_H_OFFSETS]].data, *pairs = (int32_t *)b->tensors[h[EP_H_PAIRS]].data;
-    int32_t *sorted = (int32_t *)b->tensors[h[EP_H_SORTED]].data;
+    int32_t *trie = (int32_t *)b->tensors[h[EP_H_TRIE]].data;
     switch (i) {
       case 0: scales[1] = 1024; break;
       case 1: scales[3] = INT32_MIN; break;
@@ -306,7 +306,7 @@ static void test_contents(void) {
       case 7: ((int8_t *)b->tensors[h[EP_H_TYPES]].data)[3] = 3; break;
       case 8: pairs[4] = 0; pairs[5] = 0; break;
       case 9: pairs[3] = 40; break;
-      case 10: sorted[0] = 1; break;
+      case 10: trie[5] = 40; break;
       default: ((int32_t *)b->tensors[h[EP_H_BYTE_IDS]].data)[9] = -2;
     }
     uint8_t *image = finish(b, &n);

@@ -14,7 +14,7 @@ from .native import Image, check, ffi, int32_pointer, lib
 class Tokenizer:
     """Text to token ids and back.
 
-    kind: "bpe-bytelevel" or "bpe-spm"; bos_id: int or None; eos_ids: tuple of ids; adds_bos: whether texts start with BOS.
+    kind: "bpe-bytelevel", "bpe-spm", "wordpiece" or "unigram"; bos_id: int or None; eos_ids: tuple of ids; adds_bos: whether texts start with BOS.
     """
 
     def __init__(self, image: Image):
@@ -22,13 +22,13 @@ class Tokenizer:
         if image.info.tokenizer == 0:
             raise EdgePosError(f"{image.origin}: the model carries no tokenizer; work with token ids")
         self._image = image
-        self.kind = ("bpe-bytelevel", "bpe-spm")[image.info.tokenizer - 1]
+        self.kind = ("bpe-bytelevel", "bpe-spm", "wordpiece", "unigram")[image.info.tokenizer - 1]
         self.bos_id = image.info.bos
         self.eos_ids = image.info.eos
         self.adds_bos = bool(lib.ep_adds_bos(image.model))
 
     def encode(self, text: str | bytes, bos: bool | None = None) -> list[int]:
-        """Ids of a text. ``bos``: put BOS in front; None does what the model wants.
+        """Ids of a text. ``bos``: put BOS in front, and behind what the model has for that; None does what the model wants.
 
         Bytes that are not UTF-8 are encoded too. Raises EdgePosError for a str that no UTF-8 can hold or a BOS the model has not.
         """
@@ -38,10 +38,11 @@ class Tokenizer:
             except UnicodeEncodeError as error:
                 raise EdgePosError(f"text, character {error.start}: a lone surrogate; no UTF-8 can hold it") from None
         bos = self.adds_bos if bos is None else bool(bos)
-        if bos and self.bos_id is None:
+        if bos and self.bos_id is None and not self.adds_bos:
             raise EdgePosError("bos=True, but this model has no BOS token; use bos=False")
-        room = len(text) + 2
-        ids, scratch = np.empty(room, np.int32), np.empty(4 * room, np.int32)
+        size = lib.ep_encode_scratch(self._image.model, ffi.from_buffer(text), len(text))
+        room = size // 4 + 2
+        ids, scratch = np.empty(room, np.int32), np.empty(size, np.int32)
         n = ffi.new("size_t *")
         status = lib.ep_encode(
             self._image.model, ffi.from_buffer(text), len(text), bos, int32_pointer(ids), room, int32_pointer(scratch), n
@@ -66,8 +67,12 @@ class Tokenizer:
         parts, previous = [], -1
         for token in ids:
             parts.append(self.token_bytes(previous, token))
-            previous = token
+            previous = self._previous(previous, token)
         return b"".join(parts)
+
+    def _previous(self, previous: int, token: int) -> int:
+        """What a token leaves as the previous one: those that never print anything do not count, except BOS."""
+        return token if token == self.bos_id or self.token_bytes(token, token) else previous
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of a row of ids; bytes that are not UTF-8 become U+FFFD."""
@@ -85,5 +90,5 @@ class TextStream:
     def push(self, token: int) -> str:
         """The text that this token completes, maybe ''."""
         data = self._tokenizer.token_bytes(self._previous, token)
-        self._previous = token
+        self._previous = self._tokenizer._previous(self._previous, token)
         return self._decoder.decode(data)
