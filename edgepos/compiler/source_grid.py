@@ -75,7 +75,8 @@ def _nibbles(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Quan
     packed, groups, factors = [], [], []
     for values, scales, minima in parts:
         scales, minima = scales.astype(np.float64), minima.astype(np.float64)
-        row = mantissa_shift_rows(np.maximum(np.abs(scales), np.abs(minima)).max(axis=1) / SCALE_MAX)
+        # 4 units of room, because a minimum moves by up to 15/4 of them below.
+        row = mantissa_shift_rows(np.maximum(np.abs(scales), np.abs(minima)).max(axis=1) / (SCALE_MAX - 4))
         unit = row_scales(row)[:, None]
         wanted = divide(scales, unit)
         g = _rounded(wanted)
