@@ -67,8 +67,8 @@ MUTATIONS = (
     # Operators.
     Mutation("no epsilon", _SRC + "exec.c", "ep_rsqrt(squares + (uint64_t)epsilon)", "ep_rsqrt(squares)"),
     Mutation("LayerNorm without its mean", _SRC + "exec.c", "(int64_t)d * x - sum : x", "(int64_t)d * x : x"),
-    Mutation("RoPE turns backwards", _SRC + "exec.c", "a * cosine - b * sine, m", "a * cosine + b * sine, m"),
-    Mutation("RoPE layouts swapped", _SRC + "exec.c", "second = interleaved ? 2 * j + 1 : j + pairs", "second = interleaved ? j + pairs : 2 * j + 1"),
+    Mutation("RoPE turns backwards", _SRC + "exec.c", "a * cosine[j] - b * sine[j]", "a * cosine[j] + b * sine[j]"),
+    Mutation("RoPE layouts swapped", _SRC + "exec.c", "interleaved = op[EP_O_P0 + 2], step", "interleaved = !op[EP_O_P0 + 2], step"),
     Mutation("positions one late", _SRC + "exec.c", "(uint32_t)s->positions[s->length + t], y", "(uint32_t)s->positions[s->length + t] + 1, y"),
     Mutation("activations without interpolation", _SRC + "exec.c", "if (f) y += (", "if (0) y += ("),
     Mutation("group scales one off", _SRC + "kernels/generic.c", "dot32(w + c, x + c) * g[c / 32]", "dot32(w + c, x + c) * g[(c + 32) % cols / 32]"),
@@ -76,7 +76,7 @@ MUTATIONS = (
     Mutation("GQA head map swapped", _SRC + "attention.c", "h / (heads / l->heads)", "h % l->heads"),
     Mutation("a query does not see itself", _SRC + "attention.c", "slot + 1", "(slot ? slot : 1)"),
     Mutation("kv8 scales are not folded", _SRC + "attention.c", "p[j] = ep_requant((int64_t)p[j] * av[j], r.m, r.e, &never)", "(void)never"),
-    Mutation("kv16 shifts are not folded", _SRC + "attention.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - sv[j])", "(void)sv"),
+    Mutation("kv16 shifts are not folded", _SRC + "kernels/generic.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - s[j])", "(void)s"),
     Mutation("ALiBi of another head", _SRC + "attention.c", "[a->head]", "[a->head ? a->head - 1 : 1]"),
     Mutation("ALiBi from the slot, not the position", _SRC + "attention.c", "a.position = b->s->positions[slot]", "a.position = slot"),
     # Choices.

@@ -72,7 +72,7 @@ class Tree:
 
     def _cc(self) -> list:
         runtime = self.folder / "c_runtime"
-        return ["cc", "-std=c11", "-O1", "-w", "-fPIC", "-pthread", *(f"-I{runtime / part}" for part in ("include", "ports", "src", "tests"))]
+        return ["cc", "-std=c11", "-O1", "-w", "-fPIC", "-pthread", "-DEDGEPOS_GENERIC_ONLY", *(f"-I{runtime / part}" for part in ("include", "ports", "src", "tests"))]
 
     def red(self, tests: tuple[str, ...]) -> str | None:
         """The first test that fails; None if all pass."""

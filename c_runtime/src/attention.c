@@ -53,11 +53,11 @@ static void score(const query *a, const int32_t *x) {
     if (wide) {
       const uint8_t *sk = (const uint8_t *)a->layer->k_scales + at;
       kernels->score_kv16(a->lane->acc, a->lane->q, (const int16_t *)a->layer->k + at * (size_t)dim, dim, n);
-      for (int32_t i = 0; i < n; i++) sigma[j + i] = ep_requant(dot[i], m, shift - sk[i], &count);
+      kernels->scale_kv16(sigma + j, dot, sk, m, shift, n, &count);
     } else {
       const int32_t *ak = (const int32_t *)a->layer->k_scales + at;
       kernels->score_kv8(a->lane->acc, a->lane->q, (const int8_t *)a->layer->k + at * (size_t)dim, dim, n);
-      for (int32_t i = 0; i < n; i++) sigma[j + i] = ep_requant(dot[i] * ak[i], m, shift, &count);
+      kernels->scale_kv8(sigma + j, dot, ak, m, shift, n, &count);
     }
   }
   a->lane->saturations += count;
@@ -92,30 +92,16 @@ static void add_bias(const query *a) {
   }
 }
 
-/* p_j in place of sigma_j; returns their sum. */
-static uint64_t exponentials(const query *a) {
-  int32_t *p = a->lane->scores, W = a->op[EP_O_P0 + 4];
-  int64_t most = INT32_MIN;
-  uint64_t sum = 0;
-  for (int32_t j = 0; j < a->visible; j++)
-    if (p[j] > most) most = p[j];
-  for (int32_t j = 0; j < a->visible; j++) {
-    p[j] = ep_exp2_neg(most - p[j], W);
-    sum += (uint64_t)p[j];
-  }
-  return sum;
-}
-
 static void mix16(const query *a, uint64_t sum, int32_t *out) {
   const uint8_t *sv = (const uint8_t *)a->layer->v_scales + a->first;
   int32_t *p = a->lane->scores, dim = a->layer->v_dim, most = 0;
   uint64_t count = 0;
   for (int32_t j = 0; j < a->visible; j++)
     if (sv[j] > most) most = sv[j];
-  for (int32_t j = 0; j < a->visible; j++) p[j] = (int32_t)ep_rshift_round(p[j], most - sv[j]);
+  a->s->kernels.align_kv16(p, sv, most, a->visible);
   a->s->kernels.mix_kv16(a->lane->acc, p, (const int16_t *)a->layer->v + a->first * (size_t)dim, dim, a->visible);
   ep_scale r = ep_recip(sum);
-  for (int32_t i = 0; i < dim; i++) out[i] = ep_requant(a->lane->acc[i], r.m, r.e + a->op[EP_O_P0 + 5] - most, &count);
+  a->s->kernels.requant(out, a->lane->acc, r.m, r.e + a->op[EP_O_P0 + 5] - most, dim, &count);
   a->lane->saturations += count;
 }
 
@@ -137,7 +123,7 @@ static void mix8(const query *a, uint64_t sum, int32_t *out) {
   int32_t k = ep_bitlen((uint64_t)gain) - 31;
   if (k < 0) k = 0;
   int32_t m = ep_sat32(ep_rshift_round(gain, k));
-  for (int32_t i = 0; i < dim; i++) out[i] = ep_requant(a->lane->acc[i], m, r.e + a->op[EP_O_P0 + 5] - k, &count);
+  a->s->kernels.requant(out, a->lane->acc, m, r.e + a->op[EP_O_P0 + 5] - k, dim, &count);
   a->lane->saturations += count;
 }
 
@@ -146,7 +132,7 @@ static void attend(const query *a, const int32_t *x, int32_t *out) {
   cap_scores(a);
   add_alibi(a);
   add_bias(a);
-  uint64_t sum = exponentials(a);
+  uint64_t sum = a->s->kernels.exponentials(a->lane->scores, a->visible, a->op[EP_O_P0 + 4]);
   memset(a->lane->acc, 0, (size_t)a->layer->v_dim * sizeof *a->lane->acc);
   if (a->s->program.kv_bits == 16)
     mix16(a, sum, out);

@@ -13,6 +13,8 @@ void ep_run_lanes(ep_session *s, ep_task fn, void *arg, int32_t lanes) {
   }
 }
 
+enum { CHUNK = 32 }; /* numbers that are rounded together */
+
 static void embed(ep_session *s, const int32_t *op, int32_t n) {
   const ep_program *p = &s->program;
   int32_t width = ep_width(p, op[EP_O_OUT]), cols = ep_cols(p, op[EP_O_T0]);
@@ -54,11 +56,14 @@ static void norm_group(ep_session *s, const int32_t *op, int32_t d, const int32_
   int64_t epsilon = ep_rshift_round(op[EP_O_P0 + 1], op[EP_O_P0 + 2] + 2 * pre);
   if (epsilon > (int64_t)1 << 62) epsilon = (int64_t)1 << 62;
   ep_scale r = ep_rsqrt(squares + (uint64_t)epsilon);
-  for (int32_t i = 0; i < d; i++) {
-    int64_t c = ep_rshift_round(centered(x[i], d, sum, center), pre);
-    y[i] = ep_requant(c * gamma[i], r.m, r.e + op[EP_O_P0 + 3], &s->saturations);
-    if (beta) y[i] = ep_sat32_count((int64_t)y[i] + beta[i], &s->saturations);
+  for (int32_t from = 0; from < d; from += CHUNK) {
+    int64_t wide[CHUNK];
+    int32_t n = d - from < CHUNK ? d - from : CHUNK;
+    for (int32_t i = 0; i < n; i++)
+      wide[i] = ep_rshift_round(centered(x[from + i], d, sum, center), pre) * gamma[from + i];
+    s->kernels.requant(y + from, wide, r.m, r.e + op[EP_O_P0 + 3], n, &s->saturations);
   }
+  for (int32_t i = 0; i < d && beta; i++) y[i] = ep_sat32_count((int64_t)y[i] + beta[i], &s->saturations);
 }
 
 static void norm(ep_session *s, const int32_t *op, int32_t n) {
@@ -117,19 +122,32 @@ static void act(ep_session *s, const int32_t *op, int32_t n) {
   }
 }
 
+/* Pairs from `from` on of one head, n at most CHUNK / 2. */
+static void turn_pairs(ep_session *s, const int32_t *op, int32_t *y, int32_t from, int32_t n, const int32_t *cosine,
+                       const int32_t *sine) {
+  int32_t pairs = ep_rows(&s->program, op[EP_O_T0]), m = op[EP_O_P0 + 3], shift = op[EP_O_P0 + 4];
+  int32_t interleaved = op[EP_O_P0 + 2], step = interleaved ? 2 : 1, apart = interleaved ? 1 : pairs;
+  int64_t wide[CHUNK]; /* the first ones of the pairs, then the second ones; interleaved as in y */
+  int32_t *first = y + step * from, second = interleaved ? 1 : n;
+  for (int32_t j = 0; j < n; j++) {
+    int64_t a = first[step * j], b = first[step * j + apart];
+    wide[step * j] = a * cosine[j] - b * sine[j];
+    wide[step * j + second] = a * sine[j] + b * cosine[j];
+  }
+  s->kernels.requant(first, wide, m, shift, step * n, &s->saturations);
+  if (!interleaved) s->kernels.requant(first + apart, wide + n, m, shift, n, &s->saturations);
+}
+
 static void rope_token(ep_session *s, const int32_t *op, uint32_t position, int32_t *y) {
   const int32_t *increments = ep_i32(&s->program, op[EP_O_T0]);
   int32_t pairs = ep_rows(&s->program, op[EP_O_T0]), heads = op[EP_O_P0], dim = op[EP_O_P0 + 1];
-  int32_t interleaved = op[EP_O_P0 + 2], m = op[EP_O_P0 + 3], shift = op[EP_O_P0 + 4];
-  for (int32_t j = 0; j < pairs; j++) {
-    int32_t cosine, sine, first = interleaved ? 2 * j : j, second = interleaved ? 2 * j + 1 : j + pairs;
-    uint64_t increment = (uint64_t)(uint32_t)increments[2 * j] | (uint64_t)(uint32_t)increments[2 * j + 1] << 32;
-    ep_sincos_q15(ep_rope_phase(position, increment), &cosine, &sine);
-    for (int32_t h = 0; h < heads; h++) {
-      int64_t a = y[h * dim + first], b = y[h * dim + second];
-      y[h * dim + first] = ep_requant(a * cosine - b * sine, m, shift, &s->saturations);
-      y[h * dim + second] = ep_requant(a * sine + b * cosine, m, shift, &s->saturations);
+  for (int32_t from = 0; from < pairs; from += CHUNK / 2) {
+    int32_t cosine[CHUNK / 2], sine[CHUNK / 2], n = pairs - from < CHUNK / 2 ? pairs - from : CHUNK / 2;
+    for (int32_t j = 0; j < n; j++, increments += 2) {
+      uint64_t increment = (uint64_t)(uint32_t)increments[0] | (uint64_t)(uint32_t)increments[1] << 32;
+      ep_sincos_q15(ep_rope_phase(position, increment), cosine + j, sine + j);
     }
+    for (int32_t h = 0; h < heads; h++) turn_pairs(s, op, y + h * dim, from, n, cosine, sine);
   }
 }
 

@@ -183,6 +183,51 @@ static void test_requant(void) {
   }
 }
 
+static void test_scores(void) {
+  for (int i = 0; i < 40000; i++) {
+    int32_t n = 1 + below(20), m = draw32(1 + below(32)), shift = below(i % 4 ? 70 : 1100) + (i % 4 ? 10 : -60), dot_bits = 1 + below(40);
+    int64_t *dot = (int64_t *)room((size_t)n * 8), *dot8 = (int64_t *)room((size_t)n * 8);
+    uint8_t *less = (uint8_t *)room((size_t)n);
+    int32_t *a = (int32_t *)room((size_t)n * 4), *want = (int32_t *)room((size_t)n * 4), *got = (int32_t *)room((size_t)n * 4);
+    uint64_t counted = 5, saturated = 5;
+    if (below(20) == 0) m = below(2) ? INT32_MIN : INT32_MAX;
+    for (int32_t j = 0; j < n; j++) {
+      dot[j] = (int64_t)draw(&state) >> (64 - dot_bits);
+      dot8[j] = below(9) ? draw32(32) : INT32_MIN + 1;
+      less[j] = (uint8_t)below(18);
+      a[j] = below(9) ? (draw32(1 + below(32)) & INT32_MAX) : INT32_MAX;
+    }
+    generic.scale_kv16(want, dot, less, m, shift, n, &counted);
+    fast.scale_kv16(got, dot, less, m, shift, n, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    generic.scale_kv8(want, dot8, a, m, shift, n, &counted);
+    fast.scale_kv8(got, dot8, a, m, shift, n, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    for (int32_t j = 0; j < n; j++) dot[j] = ((int64_t)draw(&state) >> 1) >> below(63);
+    generic.requant(want, dot, m, shift, n, &counted);
+    fast.requant(got, dot, m, shift, n, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    for (int32_t j = 0; j < n; j++) want[j] = got[j] = below(9) ? (int32_t)(draw(&state) >> 34 >> below(31)) : 1 << 30;
+    generic.align_kv16(want, less, 17, n);
+    fast.align_kv16(got, less, 17, n);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0);
+    free(dot), free(dot8), free(less), free(a), free(want), free(got);
+  }
+}
+
+static void test_exponentials(void) {
+  for (int i = 0; i < 20000; i++) {
+    int32_t n = 1 + below(40), W = 15 + below(16), bits = 1 + below(32);
+    int32_t *want = (int32_t *)room((size_t)n * 4), *got = (int32_t *)room((size_t)n * 4);
+    for (int32_t j = 0; j < n; j++) want[j] = draw32(bits);
+    if (i % 5 == 0) want[below(n)] = INT32_MAX, want[below(n)] = INT32_MIN;
+    memcpy(got, want, (size_t)n * 4);
+    CHECK(generic.exponentials(want, n, W) == fast.exponentials(got, n, W));
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0);
+    free(want), free(got);
+  }
+}
+
 int main(void) {
   /* Each set that the processor has by itself, and all of them together. */
   static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD};
@@ -195,6 +240,8 @@ int main(void) {
     printf("%s\n", fast.name);
     test_linear();
     test_attention();
+    test_scores();
+    test_exponentials();
     test_narrow16();
     test_requant();
   }

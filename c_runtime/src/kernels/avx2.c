@@ -14,6 +14,7 @@
 void *memset(void *to, int value, size_t n);
 #endif
 
+#include "../constants.h"
 #include "../fixed.h"
 
 #define AVX2 __attribute__((target("avx2")))
@@ -35,6 +36,10 @@ INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)
 INLINE void store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
 INLINE __m256i widen(const int8_t *w) { return _mm256_cvtepi8_epi16(load128(w)); }
 INLINE __m256i odd(__m256i v) { return _mm256_srli_epi64(v, 32); } /* odd dwords to where mul_epi32 reads */
+
+INLINE __m128i low_dwords(__m256i v) { /* of each 64 bits */
+  return _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(v, _mm256_set_epi32(6, 4, 2, 0, 6, 4, 2, 0)));
+}
 
 INLINE int64_t add_across64(__m256i v) {
   __m128i s = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -339,6 +344,46 @@ AVX2 static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_
     for (int32_t i = from; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
 }
 
+INLINE int32_t highest(const int32_t *p, int32_t n) {
+  int32_t most = p[0], each[8], j = 0;
+  __m256i v = _mm256_set1_epi32(most);
+  for (; j + 8 <= n; j += 8) v = _mm256_max_epi32(v, load(p + j));
+  store(each, v);
+  for (int32_t k = 0; k < 8; k++)
+    if (each[k] > most) most = each[k];
+  for (; j < n; j++)
+    if (p[j] > most) most = p[j];
+  return most;
+}
+
+/* exp2_neg of four distances of 32 bits without sign: below 2^38 before the last shift, so that those of 40 * 2^16 and more
+ * become 0 by themselves. */
+INLINE __m256i exponentials4(__m128i r, int32_t W) {
+  __m128i i = _mm_and_si128(_mm_srli_epi32(r, 8), _mm_set1_epi32(255)), f = _mm_and_si128(r, _mm_set1_epi32(255));
+  __m128i from = _mm_i32gather_epi32(EP_EXP2, i, 4), to = _mm_i32gather_epi32(EP_EXP2 + 1, i, 4);
+  __m256i fall = _mm256_cvtepi32_epi64(_mm_mullo_epi32(_mm_sub_epi32(from, to), f)); /* below 2^30 */
+  __m256i e = _mm256_sub_epi64(_mm256_slli_epi64(_mm256_cvtepi32_epi64(from), 8), fall);
+  __m256i n = _mm256_cvtepu32_epi64(_mm_add_epi32(_mm_srli_epi32(r, 16), _mm_set1_epi32(37 - W)));
+  return _mm256_srli_epi64(_mm256_add_epi64(_mm256_srlv_epi64(e, n), _mm256_set1_epi64x(1)), 1);
+}
+
+AVX2 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
+  if (n < 1) return 0;
+  int32_t most = highest(p, n), j = 0;
+  __m256i sum = _mm256_setzero_si256();
+  uint64_t rest = 0;
+  for (; j + 4 <= n; j += 4) {
+    __m256i e = exponentials4(_mm_sub_epi32(_mm_set1_epi32(most), load128(p + j)), W);
+    sum = _mm256_add_epi64(sum, e);
+    _mm_storeu_si128((__m128i *)(p + j), low_dwords(e));
+  }
+  for (; j < n; j++) {
+    p[j] = ep_exp2_neg((int64_t)most - p[j], W);
+    rest += (uint64_t)p[j];
+  }
+  return (uint64_t)add_across64(sum) + rest;
+}
+
 /* ---- rounding --------------------------------------------------------------------------------------------------- */
 
 AVX2 static int64_t largest(const int32_t *x, int32_t n) {
@@ -371,31 +416,75 @@ AVX2 static int32_t narrow16(int16_t *q, const int32_t *x, int32_t n) {
   return s;
 }
 
-/* Four of requant, exactly, where nothing is near an edge: shifts from 33 to 94, m above -2^31 and results of 32 bits.
- * Returns 0 elsewhere. With hi = floor(a * m / 2^32), |hi| < 2^57, the result is floor((floor(hi / 2^(n-33)) + 1) / 2); AVX2 shifts
- * 64 bits without sign only, so 2^62 is added before and what becomes of it is taken away after. */
-INLINE int requant4(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift) {
-  __m256i a = load(acc), s = load(scales);
-  __m256i n = odd(_mm256_add_epi32(s, _mm256_set1_epi32(shift - 33)));
-  __m256i edge = _mm256_cmpgt_epi64(n, _mm256_set1_epi64x(61)); /* a negative one is large, taken without sign */
-  edge = _mm256_or_si256(edge, _mm256_cmpeq_epi32(s, _mm256_set1_epi32(INT32_MIN)));
-  __m256i negative = _mm256_cmpgt_epi64(_mm256_setzero_si256(), _mm256_slli_epi64(s, 32)), m = _mm256_abs_epi32(s);
+/* Four of requant(a, m, n), exactly, where nothing is near an edge: n from 33 to 94, m (even dwords) above -2^31 and results of
+ * 32 bits; |a| <= 2^62. Returns 0 elsewhere. less: n - 33 in 64 bits. With hi = floor(a * m / 2^32), |hi| <= 2^61, the result is
+ * floor((floor(hi / 2^(n-33)) + 1) / 2); AVX2 shifts 64 bits without sign only, so 2^62 is added before and what becomes of it is
+ * taken away after. */
+INLINE int requant4(int32_t *y, __m256i a, __m256i m, __m256i less) {
+  __m256i edge = _mm256_cmpgt_epi64(less, _mm256_set1_epi64x(61));
+  edge = _mm256_or_si256(edge, _mm256_cmpeq_epi32(m, _mm256_set1_epi32(INT32_MIN)));
+  __m256i negative = _mm256_cmpgt_epi64(_mm256_setzero_si256(), _mm256_slli_epi64(m, 32));
   a = _mm256_sub_epi64(_mm256_xor_si256(a, negative), negative);
+  m = _mm256_abs_epi32(m);
   __m256i hi = _mm256_add_epi64(_mm256_mul_epi32(odd(a), m), odd(_mm256_mul_epu32(a, m)));
-  __m256i v = _mm256_srlv_epi64(_mm256_add_epi64(hi, _mm256_set1_epi64x((int64_t)1 << 62)), n);
+  __m256i v = _mm256_srlv_epi64(_mm256_add_epi64(hi, _mm256_set1_epi64x((int64_t)1 << 62)), less);
   v = _mm256_srli_epi64(_mm256_add_epi64(v, _mm256_set1_epi64x(1)), 1);
-  v = _mm256_sub_epi64(v, _mm256_srlv_epi64(_mm256_set1_epi64x((int64_t)1 << 61), n));
+  v = _mm256_sub_epi64(v, _mm256_srlv_epi64(_mm256_set1_epi64x((int64_t)1 << 61), less));
   edge = _mm256_or_si256(edge, odd(_mm256_add_epi64(v, _mm256_set1_epi64x((int64_t)1 << 31))));
   if (!_mm256_testz_si256(edge, edge)) return 0;
-  v = _mm256_permutevar8x32_epi32(v, _mm256_set_epi32(6, 4, 2, 0, 6, 4, 2, 0));
-  _mm_storeu_si128((__m128i *)y, _mm256_castsi256_si128(v));
+  _mm_storeu_si128((__m128i *)y, low_dwords(v));
   return 1;
+}
+
+/* Dwords without sign: a negative n - 33 is large and so an edge. */
+INLINE __m256i less33(int32_t n, __m128i minus) {
+  return _mm256_cvtepu32_epi64(_mm_sub_epi32(_mm_set1_epi32(n - 33), minus));
+}
+
+AVX2 static void scale_kv16(int32_t *y, const int64_t *dot, const uint8_t *less, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  const __m256i factor = _mm256_set1_epi32(m);
+  for (int32_t j = 0; j < n; j += 4) {
+    int32_t bytes;
+    if (j + 4 <= n) {
+      __builtin_memcpy(&bytes, less + j, sizeof bytes);
+      if (requant4(y + j, load(dot + j), factor, less33(shift, _mm_cvtepu8_epi32(_mm_cvtsi32_si128(bytes))))) continue;
+    }
+    for (int32_t k = j; k < j + 4 && k < n; k++) y[k] = ep_requant(dot[k], m, shift - less[k], count);
+  }
+}
+
+AVX2 static void scale_kv8(int32_t *y, const int64_t *dot, const int32_t *a, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  const __m256i factor = _mm256_set1_epi32(m), less = less33(shift, _mm_setzero_si128());
+  for (int32_t j = 0; j < n; j += 4) {
+    if (j + 4 <= n && requant4(y + j, _mm256_mul_epi32(load(dot + j), _mm256_cvtepi32_epi64(load128(a + j))), factor, less)) continue;
+    for (int32_t k = j; k < j + 4 && k < n; k++) y[k] = ep_requant(dot[k] * a[k], m, shift, count);
+  }
+}
+
+/* floor(p / 2^d + 1/2) = (floor(2p / 2^d) + 1) / 2, for d = 0 too. */
+AVX2 static void align_kv16(int32_t *p, const uint8_t *s, int32_t most, int32_t n) {
+  int32_t j = 0;
+  for (; j + 8 <= n; j += 8) {
+    __m256i d = _mm256_sub_epi32(_mm256_set1_epi32(most), _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(s + j))));
+    __m256i v = _mm256_srlv_epi32(_mm256_slli_epi32(load(p + j), 1), d);
+    store(p + j, _mm256_srli_epi32(_mm256_add_epi32(v, _mm256_set1_epi32(1)), 1));
+  }
+  for (; j < n; j++) p[j] = (int32_t)ep_rshift_round(p[j], most - s[j]);
+}
+
+AVX2 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  const __m256i factor = _mm256_set1_epi32(m), less = less33(shift, _mm_setzero_si128());
+  for (int32_t i = 0; i < n; i += 4) {
+    if (i + 4 <= n && requant4(y + i, load(acc + i), factor, less)) continue;
+    for (int32_t k = i; k < i + 4 && k < n; k++) y[k] = ep_requant(acc[k], m, shift, count);
+  }
 }
 
 AVX2 static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
   int32_t r = 0;
   for (; r + 4 <= n; r += 4) {
-    if (requant4(y + r, acc + r, scales + 2 * r, shift)) continue;
+    __m256i m = load(scales + 2 * r); /* m, h, ... */
+    if (requant4(y + r, load(acc + r), m, odd(_mm256_add_epi32(m, _mm256_set1_epi32(shift - 33))))) continue;
     for (int32_t k = r; k < r + 4; k++) y[k] = ep_requant(acc[k], scales[2 * k], scales[2 * k + 1] + shift, count);
   }
   for (; r < n; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, count);
@@ -412,6 +501,11 @@ void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
                         .score_kv8 = score_kv8,
                         .mix_kv16 = mix_kv16,
                         .mix_kv8 = mix_kv8,
+                        .scale_kv16 = scale_kv16,
+                        .scale_kv8 = scale_kv8,
+                        .exponentials = exponentials,
+                        .align_kv16 = align_kv16,
+                        .requant = requant,
                         .requant_rows = requant_rows};
 }
 

@@ -99,6 +99,34 @@ static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim
   }
 }
 
+static void scale_kv16(int32_t *y, const int64_t *dot, const uint8_t *less, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  for (int32_t j = 0; j < n; j++) y[j] = ep_requant(dot[j], m, shift - less[j], count);
+}
+
+static void scale_kv8(int32_t *y, const int64_t *dot, const int32_t *a, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  for (int32_t j = 0; j < n; j++) y[j] = ep_requant(dot[j] * a[j], m, shift, count);
+}
+
+static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
+  int64_t most = INT32_MIN;
+  uint64_t sum = 0;
+  for (int32_t j = 0; j < n; j++)
+    if (p[j] > most) most = p[j];
+  for (int32_t j = 0; j < n; j++) {
+    p[j] = ep_exp2_neg(most - p[j], W);
+    sum += (uint64_t)p[j];
+  }
+  return sum;
+}
+
+static void align_kv16(int32_t *p, const uint8_t *s, int32_t most, int32_t n) {
+  for (int32_t j = 0; j < n; j++) p[j] = (int32_t)ep_rshift_round(p[j], most - s[j]);
+}
+
+static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  for (int32_t i = 0; i < n; i++) y[i] = ep_requant(acc[i], m, shift, count);
+}
+
 static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
   for (int32_t r = 0; r < n; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, count);
 }
@@ -113,5 +141,10 @@ void ep_generic_kernels(ep_kernels *table) {
                         .score_kv8 = score_kv8,
                         .mix_kv16 = mix_kv16,
                         .mix_kv8 = mix_kv8,
+                        .scale_kv16 = scale_kv16,
+                        .scale_kv8 = scale_kv8,
+                        .exponentials = exponentials,
+                        .align_kv16 = align_kv16,
+                        .requant = requant,
                         .requant_rows = requant_rows};
 }

@@ -31,6 +31,15 @@ typedef struct ep_kernels {
   /* acc[i] += sum over j of p[j] * v[j][i], 0 <= p <= 2^30 + 1. The caller has proven that acc cannot overflow. */
   void (*mix_kv16)(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n);
   void (*mix_kv8)(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n);
+  /* y[j] = requant(dot[j], m, shift - less[j]), or of dot[j] * a[j], a >= 0; |dot| < 2^40, below 2^31 for kv8. */
+  void (*scale_kv16)(int32_t *y, const int64_t *dot, const uint8_t *less, int32_t m, int32_t shift, int32_t n, uint64_t *count);
+  void (*scale_kv8)(int32_t *y, const int64_t *dot, const int32_t *a, int32_t m, int32_t shift, int32_t n, uint64_t *count);
+  /* p[j] becomes exp2_neg(max p - p[j], W); their sum. */
+  uint64_t (*exponentials)(int32_t *p, int32_t n, int32_t W);
+  /* p[j] becomes rshift_round(p[j], most - s[j]), 0 <= p <= 2^30, most the largest s, at most 17. */
+  void (*align_kv16)(int32_t *p, const uint8_t *s, int32_t most, int32_t n);
+  /* y[i] = requant(acc[i], m, shift), |acc| <= 2^62. */
+  void (*requant)(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count);
   /* y[r] = requant(acc[r], scales[2r], scales[2r + 1] + shift), saturations counted; |acc| < 2^57. */
   void (*requant_rows)(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count);
 } ep_kernels;
