@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from functools import cached_property
 from pathlib import Path
@@ -12,15 +10,17 @@ import gguf
 import numpy as np
 
 from . import program as programs
+from .bundle_json import check_manifest, check_report, sha256_of
 from .errors import EdgePosError, FormatError
-from .golden import GoldenSession
+from .export.json_files import read_json_object
+from .golden_session import GoldenSession
 from .program import Program
 from .runtime.native import Image
-from .runtime.session import CSession
+from .runtime.session import MAX_THREADS, CSession
 from .runtime.tokenizer import Tokenizer
+from .session_rules import whole_number
 
 ENGINES = ("c", "golden", "onnx")
-MAX_JSON_BYTES = 1 << 28
 
 
 class Bundle:
@@ -47,22 +47,33 @@ class Bundle:
     @cached_property
     def program(self) -> Program:
         """The integer program with its tensors, memory-mapped."""
-        reader = gguf.GGUFReader(self.model_path)
-        names = [tensor.name for tensor in reader.tensors]
+        try:
+            reader = gguf.GGUFReader(self.model_path)
+            names = [tensor.name for tensor in reader.tensors]
+        except (ValueError, KeyError, IndexError, OverflowError) as error:  # names and keys, which the runtime does not read
+            raise FormatError(f"{self.model_path}: names that cannot be read ({str(error).splitlines()[0]}); export the bundle again") from None
         arrays = [tensor.data.reshape(tuple(int(n) for n in reversed(tensor.shape))) for tensor in reader.tensors]
         return programs.decode(arrays[0], names, [None, *arrays[1:]], self.manifest.get("operators"))
 
     @cached_property
     def manifest(self) -> dict:
-        """manifest.json, or {} for a model.gguf alone."""
-        return {} if self.path is None else _read_json(self.path / "manifest.json")
+        """manifest.json, checked against model.gguf, or {} for a model.gguf alone. Raises FormatError when they contradict."""
+        if self.path is None:
+            return {}
+        file = self.path / "manifest.json"
+        content = read_json_object(file)
+        check_manifest(file, content, self.image.info)
+        return content
 
     @property
     def report(self) -> dict:
         """report.json. Raises FormatError for a model.gguf alone."""
         if self.path is None:
             raise FormatError(f"{self.model_path}: a model.gguf alone has no report; open its bundle folder")
-        return _read_json(self.path / "report.json")
+        file = self.path / "report.json"
+        content = read_json_object(file)
+        check_report(file, content)
+        return content
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -92,6 +103,7 @@ class Bundle:
         return session
 
     def _new_session(self, context, threads, engine):
+        threads = whole_number("threads", threads, 1, MAX_THREADS)
         if engine == "c":
             return CSession(self.image, context=context, threads=threads)
         if engine == "golden":
@@ -101,7 +113,7 @@ class Bundle:
                 raise FormatError(f"{self.model_path}: engine 'onnx' needs the bundle folder with its model.onnx")
             from .float_session import FloatSession
 
-            return FloatSession(self.path / "model.onnx", threads=threads)
+            return FloatSession(self.path / "model.onnx", context=context, threads=threads)
         raise EdgePosError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")
 
     def selftest(self) -> str:
@@ -114,7 +126,8 @@ class Bundle:
             file = (self.path / name).resolve()
             if self.path.resolve() not in file.parents or not file.is_file():
                 raise FormatError(f"{self.path}: {name} of the manifest is missing; export the bundle again")
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            with file.open("rb") as stream:
+                digest = sha256_of(stream)
             if digest != entry["sha256"]:
                 raise FormatError(f"{self.path / name}: SHA-256 {digest[:12]}… found, {entry['sha256'][:12]}… in the manifest; the file was changed")
 
@@ -125,17 +138,3 @@ def open(path: str | os.PathLike) -> Bundle:  # noqa: A001 - the public name is 
     Raises FormatError (EdgePosError) when the file is missing, damaged or of an unknown version.
     """
     return Bundle(path)
-
-
-def _read_json(file: Path) -> dict:
-    try:
-        if file.stat().st_size > MAX_JSON_BYTES:
-            raise FormatError(f"{file}: larger than {MAX_JSON_BYTES} bytes; export the bundle again")
-        data = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise FormatError(f"{file}: {error.strerror}; export the bundle again") from None
-    except ValueError as error:
-        raise FormatError(f"{file}: not valid JSON ({error}); export the bundle again") from None
-    if not isinstance(data, dict):
-        raise FormatError(f"{file}: a JSON object is expected; export the bundle again")
-    return data

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from enum import Enum
@@ -53,7 +55,7 @@ BundleArgument = Annotated[Path, typer.Argument(help="A bundle folder (NAME.edge
 
 
 def _progress(unit: str) -> Progress:
-    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), console=err, transient=True)
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal)
 
 
 @app.command()
@@ -144,7 +146,8 @@ def report(
             max_tokens=max_tokens,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    write(opened.path, result)
+    write(opened, result)
+    del opened.manifest  # it was replaced
     if as_json:
         sys.stdout.write(dumps(result))
     else:
@@ -162,8 +165,10 @@ def _print_summary(opened, result: dict) -> None:
     table.add_row("KL divergence", f"{a['kl_mean']:.2e} nats, 99th percentile {a['kl_p99']:.2e}")
     table.add_row("same first choice", f"{a['top1_agreement']:.2%}")
     table.add_row("largest logit error", f"{a['max_logit_error']:.3g}")
-    worst = min((layer for layer in result["layers"] if layer["sqnr_db"] is not None), key=lambda layer: layer["sqnr_db"])
-    table.add_row("noisiest operator", f"{worst['name']}, {worst['sqnr_db']:.1f} dB")
+    measured = [layer for layer in result["layers"] if layer["sqnr_db"] is not None]
+    if measured:
+        worst = min(measured, key=lambda layer: layer["sqnr_db"])
+        table.add_row("noisiest operator", f"{worst['name']}, {worst['sqnr_db']:.1f} dB")
     table.add_row("saturations", str(sum(layer["saturations"] for layer in result["layers"])))
     for p in result["positions"]:
         table.add_row(f"positions: {p['kind']} {p['method']}, {p['bits']} bits", f"bound {p['bound']:.4g} {p.get('unit', '')}, measured {p['measured_max']:.4g}")
@@ -246,12 +251,28 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 def main() -> None:
-    """Entry point: errors a user can cause are one line and exit code 1."""
+    """Entry point: errors are one line; exit code 1 for what failed, 2 for wrong usage."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that temporary folders go
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except EdgePosError as error:
-        err.print(f"error: {error}", style="red", markup=False)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        err.print("interrupted", style="red")
-        sys.exit(130)
+        code = _fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing is left to say
+        code = 141
+    except OSError as error:
+        code = _fail(f"{error.filename or 'output'}: {error.strerror}; check the place and the room on it")
+    except (typer.Abort, KeyboardInterrupt):
+        code = _fail("interrupted", 130)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        # A usage error: its class lives in click or in typer, depending on the version of typer.
+        code = _fail(f"{error.format_message().rstrip('.') or 'a command is needed'}; see edgepos --help", error.exit_code)
+    sys.exit(code)
+
+
+def _fail(message: str, code: int = 1) -> int:
+    err.print("error: " + " ".join(message.split()), style="red", markup=False)
+    return code

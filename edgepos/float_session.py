@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,27 +17,42 @@ import onnxruntime as ort
 from edgepos.errors import ContextError, FormatError
 from edgepos.export import CanonicalModel, load
 from edgepos.generation import Generates
+from edgepos.session_rules import (
+    MAX_POSITION,
+    OneAtATime,
+    checked_ids,
+    checked_logits,
+    checked_positions,
+    checked_rewind,
+    whole_number,
+)
 
+FLOAT_F = 16
 INLINE_LIMIT = 2**30  # a protobuf message ends at 2 GB; above half of that weights go to a file
 
 
 class FloatSession(Generates):
-    """Runs one canonical graph on the CPU and keeps its KV cache.
+    """Runs one canonical graph on the CPU and keeps its KV cache; the interface is that of the integer sessions.
 
     ``model`` is an onnx_ir.Model or the path of an .onnx file. ``weights`` replaces
-    initializers: name -> float32 array of the same shape. Raises FormatError for a graph
-    that is not canonical or a replacement that does not fit.
+    initializers: name -> float32 array of the same shape. ``context`` is the number of tokens it can hold, by default the
+    model's. Raises FormatError for a graph that is not canonical or a replacement that does not fit, ContextError for a
+    context that does not fit. One thread at a time may use a session (EdgePosError otherwise).
     """
+
+    logits_f = FLOAT_F
+    saturations = 0
 
     def __init__(
         self,
         model: ir.Model | str | os.PathLike,
         *,
         weights: Mapping[str, np.ndarray] | None = None,
+        context: int | None = None,
         threads: int = 0,
     ):
         if not isinstance(model, ir.Model):
-            model = ir.load(model)
+            model = _load(model)
         if weights:
             model = _with_weights(model, weights)
         self._session = _open(model, threads)
@@ -49,68 +66,103 @@ class FloatSession(Generates):
         self._cache_names = [n for n in shapes if re.fullmatch(r"past_(key|value)\.\d+", n)]
         self._empty = {n: np.zeros((1, shapes[n][1], 0, shapes[n][3]), np.float32) for n in self._cache_names}
         self._present = [n.replace("past", "present", 1) for n in self._cache_names]
-        self._alibi = "key_position_ids" in shapes
-        self.vocab_size: int = outputs["logits"][-1]
-        context = model.metadata_props.get("edgepos.context")
-        self.context: int | None = None if context is None else int(context)
+        self._keys = "key_position_ids" in shapes
+        self.vocab: int = outputs["logits"][-1]
+        limit = int(model.metadata_props.get("edgepos.context", MAX_POSITION + 1))
+        self.context: int = limit if context is None else whole_number("context", context, 1, limit, ContextError)
+        # The tables of the graph have one row per position of its context.
+        tabled = any(node.op_type == "RotaryEmbedding" or "edgepos.position" in node.metadata_props for node in model.graph)
+        self.max_position = limit - 1 if tabled else MAX_POSITION
+        self._alone = OneAtATime()
         self.reset()
 
     @property
-    def position(self) -> int:
-        """Tokens in the cache; also the position the next token gets by default."""
+    def logit_scale(self) -> float:
+        """A logit of eval_int is its int32 times this."""
+        return 2.0**-FLOAT_F
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
         return len(self._positions)
+
+    @property
+    def position(self) -> int:
+        """The position the next token gets by default."""
+        return min(self._last + 1, MAX_POSITION)
+
+    @property
+    def _last(self) -> int:
+        return int(self._positions[-1]) if self.length else -1
 
     def reset(self) -> None:
         """Forget every token."""
-        self._cache = dict(self._empty)
-        self._positions = np.zeros(0, np.int64)
+        with self._alone():
+            self._cache = dict(self._empty)
+            self._positions = np.zeros(0, np.int64)
 
     def rewind(self, n: int) -> None:
-        """Keep the first ``n`` tokens of the cache; raises ContextError unless 0 <= n <= position."""
-        if not 0 <= n <= self.position:
-            raise ContextError(f"rewind to {n} is not possible; the cache holds tokens 0 to {self.position}")
-        self._cache = {name: array[:, :, :n] for name, array in self._cache.items()}
-        self._positions = self._positions[:n]
+        """Keep the first ``n`` tokens. Raises ContextError when there are fewer."""
+        with self._alone():
+            n = checked_rewind(n, self.length)
+            self._cache = {name: array[:, :, :n] for name, array in self._cache.items()}
+            self._positions = self._positions[:n]
 
-    def eval(
-        self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all"
-    ) -> np.ndarray:
-        """Append ``ids`` [n] to the cache and return float32 logits, [n, vocab] or [1, vocab] for "last".
+    def save(self) -> bytes:
+        """The cache as bytes (NumPy's npz), for a session of the same graph."""
+        with self._alone():
+            stream = io.BytesIO()
+            np.savez(stream, positions=self._positions, **self._cache)
+            return stream.getvalue()
 
-        ``positions`` [n] defaults to counting on from the tokens in the cache. Raises ContextError
-        for no ids, an id outside the vocabulary, a position outside the context, or a full cache.
+    def restore(self, state: bytes) -> None:
+        """Take over a saved cache. Raises FormatError when it is not of this graph; nothing has changed then."""
+        with self._alone():
+            try:
+                with np.load(io.BytesIO(state), allow_pickle=False) as saved:
+                    arrays = {name: saved[name] for name in saved.files}
+                positions = arrays.pop("positions")
+                n = len(positions)
+                fits = n <= self.context and positions.dtype == np.int64 and (np.diff(positions, prepend=-1) > 0).all()
+                wanted = {name: (*empty.shape[:2], n, empty.shape[3]) for name, empty in self._empty.items()}
+                fits &= {name: array.shape for name, array in arrays.items()} == wanted
+                fits &= all(array.dtype == np.float32 for array in arrays.values())
+            except (TypeError, ValueError, KeyError, OSError, EOFError, MemoryError, zipfile.BadZipFile):
+                fits = False
+            if not fits:
+                raise FormatError("saved state: it is not the cache of a session of this graph; restore it with the model that saved it")
+            self._cache, self._positions = arrays, positions
+
+    def eval(self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all") -> np.ndarray:
+        """Append ``ids`` [n] to the cache and return float32 logits, [n, vocab] ("all"), [1, vocab] ("last") or [0, vocab] ("none").
+
+        ``positions`` [n] ascend above the last one; None counts on. Raises EdgePosError for ids outside the vocabulary,
+        ContextError for positions that do not ascend or have no row in the graph's tables, or a full cache; nothing has changed then.
         """
-        if logits not in ("all", "last"):
-            raise ContextError(f"logits={logits!r} is not known; allowed: 'all', 'last'")
-        tokens = _int64("ids", ids, self.vocab_size)
-        n = len(tokens)
-        if n == 0:
-            raise ContextError("ids is empty; at least one token is needed")
-        limit = 2**31 if self.context is None else self.context
-        if self.position + n > limit:
-            raise ContextError(
-                f"{n} tokens after {self.position} do not fit the context of {limit}; rewind or reset first"
-            )
-        if positions is None:
-            positions = range(self.position, self.position + n)
-        places = _int64("positions", positions, limit)
-        if len(places) != n:
-            raise ContextError(f"positions has {len(places)} entries for {n} ids; give one per id")
-        keys = np.concatenate([self._positions, places])
-        feed = {"input_ids": tokens[None], "position_ids": places[None], **self._cache}
-        if self._alibi:
-            feed["key_position_ids"] = keys[None]
-        values = self._session.run(["logits", *self._present], feed)
-        self._cache = dict(zip(self._cache_names, values[1:]))
-        self._positions = keys
-        return values[0][0] if logits == "all" else values[0][0, -1:]
+        with self._alone():
+            checked_logits(logits)
+            tokens = checked_ids(ids, self.vocab, self.length, self.context)
+            places = checked_positions(positions, len(tokens), self._last, self.max_position)
+            keys = np.concatenate([self._positions, places])
+            feed = {"input_ids": tokens[None], "position_ids": places[None], **self._cache}
+            if self._keys:
+                feed["key_position_ids"] = keys[None]
+            values = self._session.run(["logits", *self._present], feed)
+            self._cache = dict(zip(self._cache_names, values[1:]))
+            self._positions = keys
+            return values[0][0, {"all": 0, "last": len(tokens) - 1, "none": len(tokens)}[logits] :]
+
+    def eval_int(self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all") -> np.ndarray:
+        """Like eval, the logits rounded to int32 with 16 fractional bits, so that one rule of choice serves all engines."""
+        rows = self.eval(ids, positions, logits).astype(np.float64)
+        return np.clip(np.rint(rows * 2.0**FLOAT_F), -(2**31), 2**31 - 1).astype(np.int32)
 
     def values(self, ids: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
         """The named outputs of the graph for ``ids`` [n] from an empty cache; the session's own cache stays as it is."""
-        tokens = _int64("ids", ids, self.vocab_size)
+        tokens = checked_ids(ids, self.vocab, 0, self.context)
         places = np.arange(len(tokens), dtype=np.int64)
         feed = {"input_ids": tokens[None], "position_ids": places[None], **self._empty}
-        if self._alibi:
+        if self._keys:
             feed["key_position_ids"] = places[None]
         return dict(zip(names, self._session.run(list(names), feed)))
 
@@ -124,17 +176,26 @@ def reference(source, weights_of=None, *, threads: int = 0) -> FloatSession:
     canonical = source if isinstance(source, CanonicalModel) else load(source)
     if hasattr(weights_of, "dequantized_weights"):
         weights_of = weights_of.dequantized_weights()
-    return FloatSession(canonical.model, weights=weights_of, threads=threads)
+    session = FloatSession(canonical.model, weights=weights_of, threads=threads)
+    if canonical.tokenizer is not None:
+        session.make_tokenizer = lambda: _tokenizer(canonical)
+    return session
 
 
-def _int64(name: str, values: Sequence[int], limit: int) -> np.ndarray:
-    """``values`` as int64 [n], each in 0..limit-1; ONNX Runtime would wrap negative ids silently."""
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ContextError(f"{name} has shape {list(array.shape)} of {array.dtype}; a list of whole numbers is needed")
-    if array.size and not (0 <= array.min() and array.max() < limit):
-        raise ContextError(f"{name} holds {array.min()} to {array.max()}; 0 to {limit - 1} is allowed")
-    return array.astype(np.int64)
+def _tokenizer(canonical: CanonicalModel):
+    from edgepos.compiler.tokenizer_image import tokenizer
+
+    return tokenizer(canonical.tokenizer, canonical.bos_id, canonical.eos_ids)
+
+
+def _load(path: str | os.PathLike) -> ir.Model:
+    try:
+        return ir.load(path)
+    except FileNotFoundError:
+        raise FormatError(f"{os.fspath(path)}: no such file; export the bundle again") from None
+    except Exception as error:  # what protobuf and onnx_ir raise for a damaged file has no common class
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FormatError(f"{os.fspath(path)}: not a valid ONNX file ({line}); export the bundle again") from None
 
 
 def _with_weights(model: ir.Model, weights: Mapping[str, np.ndarray]) -> ir.Model:
@@ -158,9 +219,9 @@ def _open(model: ir.Model, threads: int) -> ort.InferenceSession:
     options.intra_op_num_threads = threads
     # Without this, DequantizeLinear + MatMul is fused and its activations are rounded to int8.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
     providers = ["CPUExecutionProvider"]
     try:
+        tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
         if sum(t.nbytes for t in tensors.values()) <= INLINE_LIMIT:
             proto = ir.to_proto(model)
             for stored in proto.graph.initializer:
@@ -173,6 +234,6 @@ def _open(model: ir.Model, threads: int) -> ort.InferenceSession:
             path = Path(folder) / "model.onnx"
             ir.save(model, path, external_data="weights.bin")
             return ort.InferenceSession(str(path), options, providers)
-    except (ort.capi.onnxruntime_pybind11_state.Fail, ort.capi.onnxruntime_pybind11_state.InvalidGraph) as error:
-        line = str(error).splitlines()[0]
+    except Exception as error:  # ONNX Runtime's classes share no base but Exception; a damaged graph fails in many ways
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FormatError(f"graph '{model.graph.name}' is refused by ONNX Runtime: {line}") from None

@@ -8,9 +8,10 @@ from .errors import EdgePosError
 
 
 class Generates:
-    """Adds `generate` to a session; `Bundle.session` sets `tokenizer`."""
+    """Adds `generate` to a session. `Bundle.session` sets `tokenizer`, `reference` sets `make_tokenizer`."""
 
     tokenizer = None
+    make_tokenizer = None
 
     def generate(
         self,
@@ -24,6 +25,8 @@ class Generates:
         """Continue `prompt` and yield pieces of text as they are made: see edgepos.runtime.generate."""
         from .runtime.generate import generate
 
+        if self.tokenizer is None and self.make_tokenizer is not None:
+            self.tokenizer = self.make_tokenizer()
         if self.tokenizer is None:
             raise EdgePosError("this session has no tokenizer: the bundle carries none; evaluate token ids instead")
         return generate(self, self.tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed)

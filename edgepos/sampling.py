@@ -9,6 +9,7 @@ import numpy as np
 
 from . import fixedpoint as fx
 from .errors import EdgePosError
+from .session_rules import whole_number
 
 _MASK = (1 << 64) - 1
 _LOG2E_30 = 1549082005  # round(log2(e)·2^30)
@@ -47,13 +48,11 @@ class Sampling:
     @classmethod
     def of(cls, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> Sampling:
         """From decimal parameters. Raises EdgePosError for NaN, negative or too large ones."""
-        if not (math.isfinite(temperature) and 0 <= temperature < 65536):
-            raise EdgePosError(f"temperature {temperature} is outside 0 … 65535")
-        if not (math.isfinite(top_p) and 0 <= top_p <= 1):
-            raise EdgePosError(f"top_p {top_p} is outside 0 … 1")
-        if not 0 <= top_k <= fx.INT32_MAX:
-            raise EdgePosError(f"top_k {top_k} is outside 0 … 2^31-1 (0 keeps all)")
-        return cls(math.floor(temperature * 65536 + 0.5), int(top_k), math.floor(top_p * 65536 + 0.5))
+        for name, value, high in (("temperature", temperature, 65535), ("top_p", top_p, 1)):
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not (math.isfinite(value) and 0 <= value <= high):
+                raise EdgePosError(f"{name} is {value!r}; a number from 0 to {high} is needed")
+        top_k = whole_number("top_k", top_k, 0, fx.INT32_MAX)
+        return cls(math.floor(temperature * 65536 + 0.5), top_k, math.floor(top_p * 65536 + 0.5))
 
 
 def sample(logits: np.ndarray, f: int, how: Sampling, rng: Rng) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepos.errors import UnsupportedError
+from edgepos.errors import FormatError, UnsupportedError
 
 NORMAL, CONTROL, BYTE = 0, 1, 2
 
@@ -94,7 +94,7 @@ class TokenizerSpec:
     def library(self) -> Any:
         """The source tokenizer in the ``tokenizers`` library (the reference for encoding and decoding).
 
-        Raises UnsupportedError when the source was not a tokenizer.json or the library is missing.
+        Raises UnsupportedError when the source was not a tokenizer.json or the library is missing, FormatError when it refuses it.
         """
         if self.source_json is None:
             raise UnsupportedError(f"tokenizer kind '{self.kind}' has no tokenizer.json, so no library form")
@@ -102,7 +102,10 @@ class TokenizerSpec:
             import tokenizers
         except ImportError:
             raise UnsupportedError("the 'tokenizers' package is needed; install it with pip") from None
-        library = tokenizers.Tokenizer.from_str(self.source_json.decode("utf-8"))
+        try:
+            library = tokenizers.Tokenizer.from_str(self.source_json.decode("utf-8"))
+        except Exception as error:  # the library raises nothing more special
+            raise FormatError(f"tokenizer.json is refused by the tokenizers library: {' '.join(str(error).split())}") from None
         library.no_truncation()
         library.no_padding()
         return library

@@ -11,7 +11,7 @@ from boards import require
 
 import edgepos
 from edgepos import EdgePosError, UnsupportedError, sampling, targets
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.targets import BOARDS, tools
 
 MODELS = [(name, kv) for name in ("stories260K", "tiny-rope", "tiny-alibi") for kv in ("kv16", "kv8")]

@@ -8,7 +8,7 @@ import pytest
 from edgepos.compiler import compile, dequantized_weights
 from edgepos.compiler.text import encode
 from edgepos.export import load
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.float_session import reference
 from edgepos.report.metrics import Comparison
 from edgepos.report.windows import stories

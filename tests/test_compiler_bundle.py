@@ -19,7 +19,7 @@ from edgepos import compiler
 from edgepos.compiler import assemble, bundle_writer
 from edgepos.errors import EdgePosError, UnsupportedError
 from edgepos.fixedpoint import fnv1a64
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.program import decode
 from edgepos.float_session import FloatSession, reference
 

@@ -11,7 +11,7 @@ from edgepos.compiler import compile, compile_model, dequantized_weights
 from edgepos.compiler.calibrate import largest_f
 from edgepos.compiler.text import TEXT, calibration_ids, encode
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.program import Op
 from edgepos.float_session import reference
 
@@ -112,7 +112,7 @@ def test_bad_choices_are_named(change, text):
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"weights": "w4"}, "weights is 'w4'; allowed: w8, w8g32"),
+        ({"weights": "w4"}, "weights is 'w4'; allowed: source, w4g32, w8g32, w8"),
         ({"activations": "a8"}, "activations is 'a8'; allowed: a16"),
         ({"kv": "kv4"}, "kv is 'kv4'; allowed: kv16, kv8"),
         ({"context": 0}, f"context is 0; allowed: 1 to {CONTEXT}"),

@@ -19,7 +19,7 @@ from edgepos.compiler.steps import Attend, Place
 from edgepos.errors import ContextError, UnsupportedError
 from edgepos.export import load
 from edgepos.float_session import FloatSession, reference
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.positions.distances import distance_rows
 from edgepos.program import POSITIONS, Op
 from edgepos.report.metrics import Comparison

@@ -11,7 +11,7 @@ from tokenizer_images import image
 
 from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.fixedpoint import fnv1a64
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.program import NONE
 from edgepos.runtime import native
 from edgepos.runtime.native import Image

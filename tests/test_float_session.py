@@ -8,7 +8,7 @@ import pytest
 from llama2c_numpy import write_model
 
 import edgepos.float_session
-from edgepos.errors import ContextError, FormatError
+from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.export import load
 from edgepos.float_session import FloatSession, reference
 
@@ -39,22 +39,59 @@ def test_refused_calls_leave_the_session_as_it_was(canonical):
     want = session.eval(IDS)
     session.rewind(3)
     for call, message in [
-        (lambda: session.eval([]), "ids is empty"),
-        (lambda: session.eval([260]), "ids holds 260 to 260; 0 to 259"),
-        (lambda: session.eval([-1]), "ids holds -1"),
+        (lambda: session.eval([]), "no tokens"),
+        (lambda: session.eval([260]), "token id 260 is outside 0 … 259"),
+        (lambda: session.eval([-1]), "token id -1"),
         (lambda: session.eval([1.5]), "whole numbers"),
+        (lambda: session.eval([True]), "whole numbers"),
+        (lambda: session.eval([2**70]), "ids"),
         (lambda: session.eval([[1]]), r"shape \[1, 1\]"),
-        (lambda: session.eval([1, 2], [3]), "positions has 1 entries for 2 ids"),
-        (lambda: session.eval([1], [16]), "positions holds 16"),
-        (lambda: session.eval([1], [-1]), "positions holds -1"),
-        (lambda: session.eval([1] * 14), "14 tokens after 3 do not fit the context of 16"),
+        (lambda: session.eval([1, 2], [3]), "1 positions for 2 tokens"),
+        (lambda: session.eval([1], [16]), "ascend from 3 to at most 15"),
+        (lambda: session.eval([1, 2], [5, 4]), "ascend"),
+        (lambda: session.eval([1], [-1]), "ascend"),
+        (lambda: session.eval([1] * 14), "14 more tokens do not fit: 3 of 16"),
         (lambda: session.eval([1], logits="first"), "logits='first'"),
-        (lambda: session.rewind(4), "rewind to 4"),
-        (lambda: session.rewind(-1), "rewind to -1"),
+        (lambda: session.rewind(4), "rewind: .* 4 is outside 0 … 3"),
+        (lambda: session.rewind(-1), "rewind"),
+        (lambda: session.rewind(1.5), "rewind"),
+        (lambda: session.restore(b"PK"), "saved state"),
+        (lambda: session.restore(None), "saved state"),
     ]:
-        with pytest.raises(ContextError, match=message):
+        with pytest.raises(EdgePosError, match=message):
             call()
     np.testing.assert_allclose(session.eval(IDS[3:]), want[3:], rtol=0, atol=1e-5)
+
+
+def test_positions_continue_from_the_last_one(canonical):
+    session = reference(canonical)
+    session.eval([5, 6], positions=[10, 11])
+    assert (session.length, session.position) == (2, 12)
+    after = session.eval([7])
+    state = session.save()
+    session.reset()
+    session.restore(state)
+    assert session.position == 13
+    session.rewind(2)
+    np.testing.assert_allclose(session.eval([7], positions=[12]), after, rtol=0, atol=1e-6)
+
+
+def test_a_shorter_context_and_a_second_thread(canonical):
+    session = FloatSession(canonical.model, context=3)
+    with pytest.raises(ContextError, match="do not fit"):
+        session.eval([1, 2, 3, 4])
+    for context in (0, -1, 17, 2**40, "5", 2.5):
+        with pytest.raises(ContextError, match="context"):
+            FloatSession(canonical.model, context=context)
+    with session._alone(), pytest.raises(EdgePosError, match="another thread"):
+        session.eval([1])
+
+
+def test_whole_logits_are_rounded_to_16_bits(canonical):
+    session, other = reference(canonical), reference(canonical)
+    np.testing.assert_allclose(session.eval_int(IDS) * session.logit_scale, other.eval(IDS), rtol=0, atol=2.0**-16)
+    assert session.saturations == 0
+    assert session.eval([1], logits="none").shape == (0, session.vocab)
 
 
 def test_weights_in_a_file_give_the_same_logits(canonical, monkeypatch, tmp_path):

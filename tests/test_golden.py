@@ -11,7 +11,8 @@ from random_programs import Builder, Shape, random_program
 
 from edgepos import fixedpoint as fx
 from edgepos.errors import ContextError, EdgePosError, FormatError
-from edgepos.golden import Batch, GoldenSession, Machine
+from edgepos.golden import Batch, Machine
+from edgepos.golden_session import GoldenSession
 from edgepos.program import BIDIRECTIONAL, KV, NONE, POSITIONS, W4G32, Header, Op, Program
 
 F = 16

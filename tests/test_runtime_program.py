@@ -13,7 +13,7 @@ from tokenizer_images import image, tokenizer_program
 
 from edgepos.export.tokenizer_hf import read_tokenizer_json
 from edgepos.fixedpoint import fnv1a64
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.resources import c_runtime_dir
 from edgepos.runtime.generate import generate
 from edgepos.runtime.native import Image

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from .. import export
@@ -51,12 +52,14 @@ def export_bundle(
     tell = progress or (lambda what, done, total: None)
     tell("read", 0, 1)
     canonical = source if isinstance(source, CanonicalModel) else export.load(source, context=context)
+    # A folder's name may hold bytes that are not UTF-8; files of a bundle cannot.
+    canonical = replace(canonical, name=canonical.name.encode("utf-8", "replace").decode("utf-8"))
     tell("read", 1, 1)
     compiled = compile_model(
         canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
         tokenizer=tokenizer, progress=progress,
     )  # fmt: skip
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    temporary = path.parent / f".edgepos-{secrets.token_hex(8)}.tmp"  # a name that fits wherever the bundle's does
     try:
         _make_folder(temporary)
         tell("write", 0, 1)
@@ -64,7 +67,8 @@ def export_bundle(
         _move(temporary, path, force)
         tell("write", 1, 1)
     except OSError as error:
-        raise EdgePosError(f"{path}: cannot be written ({error.strerror}); choose a writable place with enough room") from None
+        why = error.strerror or str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
+        raise EdgePosError(f"{path}: cannot be written ({why}); choose a writable place with enough room") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return path
@@ -142,6 +146,8 @@ def _check_target(path: Path, force: bool) -> None:
         raise EdgePosError(f"out is '{path}'; give the name of a folder to write, for example model.edgepos")
     if not os.path.lexists(path):
         return
+    if path.is_symlink():
+        raise EdgePosError(f"{path}: is a symbolic link, which is never replaced; give the folder that it names")
     if not (path / "manifest.json").is_file() or not (path / "model.gguf").is_file():
         raise EdgePosError(f"{path}: exists and is not a bundle, so it is never replaced; choose another name")
     if not force:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..fixedpoint import fnv1a64
-from ..golden import GoldenSession
+from ..golden_session import GoldenSession
 from ..program import Program
 
 TEXT_TOKENS, SPREAD_TOKENS = 16, 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 
 from ..errors import EdgePosError, FormatError, UnsupportedError
 from ..export.tokenizers import TokenizerSpec
+from .tokenizer_image import tokenizer
 
 TEXT = Path(__file__).with_name("calibration.txt")
 MOST_TOKENS = 256
@@ -26,14 +28,21 @@ def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab
     if given is None:
         given = TEXT
     if isinstance(given, os.PathLike):
+        path = os.fspath(given)
         try:
-            with open(given, "rb") as file:
-                given = file.read(TEXT_BYTES).decode("utf-8", "ignore")
+            with open(path, "rb") as file:
+                given = file.read(TEXT_BYTES + 4)
+            # A code point that the cut splits is left out; anything else that is not UTF-8 is an error.
+            given = codecs.getincrementaldecoder("utf-8")().decode(given, final=len(given) <= TEXT_BYTES)
+        except UnicodeDecodeError as error:
+            raise FormatError(f"calibration {path}: byte {error.start} is not UTF-8; give a text file") from None
         except OSError as error:
-            raise EdgePosError(f"calibration {os.fspath(given)}: cannot be read ({error.strerror}); give a text file") from None
+            raise EdgePosError(f"calibration {path}: cannot be read ({error.strerror}); give a text file") from None
     if isinstance(given, str):
         if spec is None:
             raise UnsupportedError("calibration: without a tokenizer a text cannot become tokens; pass calibration= a list of token ids of real text")
+        if not given.strip():
+            raise FormatError("calibration: the text is empty; give a text like those the model will see")
         ids = encode(given[:TEXT_BYTES], spec)
         if bos_id is not None and ids[:1] != [bos_id]:
             ids = [bos_id, *ids]
@@ -51,25 +60,5 @@ def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab
 
 
 def encode(text: str, spec: TokenizerSpec) -> list[int]:
-    """Token ids of a text without special tokens: by the source's own library where there is one, else from the merges."""
-    if spec.source_json is not None:
-        return list(spec.library().encode(text, add_special_tokens=False).ids)
-    if text and spec.add_prefix_space:
-        text = " " + text
-    characters = {int(key) & 0xFFFFFFFF: int(i) for key, i in spec.characters}
-    ids: list[int] = []
-    for character in text:
-        raw = character.encode("utf-8")
-        known = characters.get(int.from_bytes(raw, "big"))
-        ids += [known] if known is not None else [int(spec.byte_ids[b]) for b in raw if spec.byte_ids[b] >= 0]
-    return _merge(ids, {(int(a), int(b)): (int(rank), int(c)) for a, b, rank, c in spec.pairs})
-
-
-def _merge(ids: list[int], pairs: dict[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """Join the adjacent pair of lowest rank, leftmost among equals, until there is none."""
-    while True:
-        found = [(pairs[pair][0], i) for i, pair in enumerate(zip(ids, ids[1:])) if pair in pairs]
-        if not found:
-            return ids
-        _, at = min(found)
-        ids[at : at + 2] = [pairs[ids[at], ids[at + 1]][1]]
+    """Token ids of a text without special tokens, by the tokenizer of the C runtime."""
+    return tokenizer(spec).encode(text, bos=False)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from ..errors import EdgePosError
 from .accuracy import compare
 from .layers import layer_errors
 from .markdown import render
@@ -21,12 +22,19 @@ def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192,
     """The bundle's report with `accuracy` and `layers` measured on `text`.
 
     `reference` is the float session of the source, `canonical` its CanonicalModel. At most `max_tokens` tokens are used.
-    `progress(done, total)` counts tokens.
+    `progress(done, total)` counts tokens. Raises EdgePosError when the source is not what the bundle was made from, or the
+    text or context is too short for a prediction.
     """
+    report = dict(bundle.report)
+    _check_source(bundle, canonical)
     tokenizer = bundle.tokenizer
     bos = tokenizer.bos_id if tokenizer.adds_bos else None
     size = min(WINDOW, bundle.context, canonical.context)
+    if size < 2:
+        raise EdgePosError(f"a context of {size} gives no prediction to measure; export with a context of at least 2")
     cut = windows(tokenizer.encode(text.content, bos=False)[:max_tokens], size, bos)
+    if not cut:
+        raise EdgePosError(f"text {text.name}: it gives no prediction; at least two tokens are needed")
     total, done = sum(map(len, cut)), 0
 
     def step(n: int) -> None:
@@ -35,21 +43,33 @@ def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192,
         if progress is not None:
             progress(done, total)
 
-    report = dict(bundle.report)
     session = bundle.session(context=size, threads=threads)
     report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **compare(reference, session, cut, step)}
     report["layers"] = layer_errors(bundle.program, canonical.model, cut[0][:LAYER_WINDOW])
     return report
 
 
-def write(folder: Path, report: dict) -> None:
-    """Replace report.json and report.md in the bundle folder and their entries in manifest.json, each file by a rename."""
-    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-    for name, content in (("report.json", dumps(report)), ("report.md", render(report))):
-        data = content.encode("utf-8")
-        _replace(folder / name, data)
-        manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    _replace(folder / "manifest.json", dumps(manifest).encode("utf-8"))
+def _check_source(bundle, canonical) -> None:
+    wanted = bundle.manifest["source"]["sha256"]
+    for name, digest in canonical.source_sha256.items():
+        if wanted.get(name) != digest:
+            raise EdgePosError(f"source {canonical.name}: {name} is not the file that this bundle was made from; give that source, or export again")
+
+
+def write(bundle, report: dict) -> None:
+    """Replace report.json and report.md in the bundle folder and their entries in manifest.json, each file by a rename.
+
+    Raises EdgePosError when a file cannot be written.
+    """
+    manifest = bundle.manifest
+    contents = {"report.json": dumps(report).encode("utf-8"), "report.md": render(report).encode("utf-8")}
+    entries = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()}
+    contents["manifest.json"] = dumps({**manifest, "files": {**manifest["files"], **entries}}).encode("utf-8")
+    try:
+        for name, data in contents.items():
+            _replace(bundle.path / name, data)
+    except OSError as error:
+        raise EdgePosError(f"{bundle.path}: the report cannot be written ({error.strerror}); make room or choose a writable bundle") from None
 
 
 def _replace(file: Path, data: bytes) -> None:

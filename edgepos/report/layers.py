@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ..golden import GoldenSession
+from ..golden_session import GoldenSession
 from ..program import NONE, Program
 from ..float_session import FloatSession
 

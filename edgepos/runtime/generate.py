@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from ..errors import ContextError, EdgePosError
 from ..sampling import Rng, Sampling, sample
+from ..session_rules import whole_number, whole_numbers
 from .tokenizer import TextStream, Tokenizer
-
-_FLOAT_F = 16  # float logits are rounded to 16 fractional bits, so that one rule of choice serves all engines
 
 
 def generate(
@@ -31,15 +28,13 @@ def generate(
     fit; both before anything is evaluated.
     """
     how = Sampling.of(temperature, top_k, top_p)
-    if max_new_tokens < 0:
-        raise EdgePosError(f"max_new_tokens {max_new_tokens} is negative; 0 or more is needed")
-    if not 0 <= seed < 2**64:
-        raise EdgePosError(f"seed {seed} is outside 0 … 2^64-1")
-    used = _used(session)
+    max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 0, 2**31 - 1)
+    seed = whole_number("seed", seed, 0, 2**64 - 1)
+    used = session.length
     if isinstance(prompt, (str, bytes)):
         ids = tokenizer.encode(prompt, bos=False if used else None)
     else:
-        ids = [int(i) for i in prompt]
+        ids = whole_numbers("prompt", prompt).tolist()
     if not ids:
         raise EdgePosError("the prompt is empty and this model puts no token in front of it; give some text")
     if session.context is not None and used + len(ids) > session.context:
@@ -59,21 +54,13 @@ def _stream(session, tokenizer, ids, max_new_tokens, how, rng) -> Iterator[str]:
         piece = text.push(token)
         if piece:
             yield piece
-        if session.context is not None and _used(session) >= session.context:
+        if session.context is not None and session.length >= session.context:
             return
         ids = [token]
-
-
-def _used(session) -> int:
-    return getattr(session, "length", session.position)
 
 
 def _next_token(session, ids: list[int], how: Sampling, rng: Rng) -> int:
     if hasattr(session, "choose"):
         session.eval_int(ids, logits="none")
         return session.choose(how, rng)
-    if hasattr(session, "eval_int"):
-        return sample(session.eval_int(ids, logits="last")[0], session.logits_f, how, rng)
-    row = session.eval(ids, logits="last")[0].astype(np.float64)
-    fixed = np.clip(np.rint(row * 2.0**_FLOAT_F), -(2**31), 2**31 - 1).astype(np.int64)
-    return sample(fixed, _FLOAT_F, how, rng)
+    return sample(session.eval_int(ids, logits="last")[0], session.logits_f, how, rng)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ContextError, EdgePosError, FormatError
+from ..session_rules import whole_number, whole_numbers
 
 try:
     from .._native import ffi, lib
@@ -34,13 +35,7 @@ def check(status: int, what: str) -> None:
 
 def int32_array(name: str, values) -> np.ndarray:
     """``values`` as contiguous int32 [n]; raises EdgePosError if that would change any of them."""
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise EdgePosError(f"{name}: shape {list(array.shape)} of {array.dtype} found; one row of whole numbers is needed")
-    if array.size and not (-(2**31) <= array.min() and array.max() < 2**31):
-        bad = array.max() if array.max() >= 2**31 else array.min()
-        raise EdgePosError(f"{name}: {bad} does not fit 32 bits")
-    return np.ascontiguousarray(array, dtype=np.int32)
+    return np.ascontiguousarray(whole_numbers(name, values), dtype=np.int32)
 
 
 def int32_pointer(array: np.ndarray):
@@ -59,11 +54,9 @@ def aligned(size: int) -> np.ndarray:
 
 def make_config(context: int | None, n_batch: int = 0, generic: bool = False):
     """ep_config without threads, with the kernels of this processor or the generic ones. Raises ContextError or EdgePosError for numbers C could not hold or would take as a default."""
-    if context is not None and not 1 <= context < 2**31:
-        raise ContextError(f"context {context} is not possible: at least 1 token, or None for the model's context")
-    if not 0 <= n_batch < 2**31:
-        raise EdgePosError(f"n_batch {n_batch} is not possible: at least 1, or 0 for the default")
-    return ffi.new("ep_config *", {"context": context or 0, "n_batch": n_batch, "threads": 1, "cpu": 0 if generic else lib.ep_cpu_detect()})
+    context = 0 if context is None else whole_number("context", context, 1, 2**31 - 1, ContextError)
+    n_batch = whole_number("n_batch", n_batch, 0, 2**31 - 1)  # 0: the default
+    return ffi.new("ep_config *", {"context": context, "n_batch": n_batch, "threads": 1, "cpu": 0 if generic else lib.ep_cpu_detect()})
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 from ..errors import ContextError, EdgePosError, FormatError
 from ..generation import Generates
 from ..sampling import Rng, Sampling
+from ..session_rules import OneAtATime, checked_ids, checked_logits, checked_rewind, whole_number
 from .native import Image, aligned, check, ffi, int32_array, int32_pointer, lib, make_config, status_text
 
 MAX_THREADS = 256
@@ -82,8 +81,7 @@ class CSession(Generates):
 
         Raises ContextError for a context outside 1 … the model's, EdgePosError for other parameters out of range.
         """
-        if not 1 <= threads <= MAX_THREADS:
-            raise EdgePosError(f"threads {threads} is not possible: 1 to {MAX_THREADS}")
+        threads = whole_number("threads", threads, 1, MAX_THREADS)
         config = make_config(context, n_batch, generic)
         self._pool = _new_pool(threads) if threads > 1 else None
         if self._pool is not None:
@@ -96,22 +94,13 @@ class CSession(Generates):
         session = ffi.new("ep_session **")
         check(lib.ep_session_init(session, image.model, config, ffi.from_buffer(self._arena), size), "session")
         self._c = session[0]
-        self._busy = threading.Lock()
+        self._alone = OneAtATime()
         self._trace: _Trace | None = None
         self.context: int = config.context or image.info.context
         self.vocab: int = image.info.vocab
         self.logits_f: int = image.info.logits_f
         self.arena_bytes = size
         self.kernels: str = ffi.string(lib.ep_kernels_name(self._c)).decode("ascii")
-
-    @contextmanager
-    def _alone(self):
-        if not self._busy.acquire(blocking=False):
-            raise EdgePosError("the session is in use by another thread or by its own trace; give each thread a session")
-        try:
-            yield
-        finally:
-            self._busy.release()
 
     # ---- evaluation
 
@@ -122,28 +111,18 @@ class CSession(Generates):
         vocabulary, ContextError for positions that do not ascend or have no row in a position table, for a full context, and
         where attention is bidirectional for a call that is not the first or longer than n_batch; nothing has changed then.
         """
-        if logits not in ("all", "last", "none"):
-            raise EdgePosError(f"logits={logits!r} is unknown; use 'all', 'last' or 'none'")
-        tokens = int32_array("ids", ids)
-        n = len(tokens)
-        if n == 0:
-            raise EdgePosError("no tokens to evaluate; give at least one id")
-        places = ffi.NULL
-        if positions is not None:
-            row = int32_array("positions", positions)
-            if len(row) != n:
-                raise ContextError(f"{len(row)} positions for {n} tokens; give one each")
-            places = int32_pointer(row)
+        checked_logits(logits)
         with self._alone():
-            if self.length + n > self.context:
-                raise ContextError(
-                    f"{n} more tokens do not fit: {self.length} of {self.context} are used; rewind, reset or open a longer session"
-                )
+            tokens = np.ascontiguousarray(checked_ids(ids, self.vocab, self.length, self.context), np.int32)
+            n = len(tokens)
+            row = None if positions is None else int32_array("positions", positions)
+            if row is not None and len(row) != n:
+                raise ContextError(f"{len(row)} positions for {n} tokens; give one each")
             out = np.empty((n if logits == "all" else int(logits == "last"), self.vocab), np.int32)
-            status = lib.ep_eval(self._c, int32_pointer(tokens), places, n, int32_pointer(out) if logits == "all" else ffi.NULL)
-            if status == lib.EP_ERR_TOKEN:
-                bad = tokens[(tokens < 0) | (tokens >= self.vocab)][0]
-                raise EdgePosError(f"token id {bad} is outside 0 … {self.vocab - 1}, the vocabulary")
+            status = lib.ep_eval(
+                self._c, int32_pointer(tokens), ffi.NULL if row is None else int32_pointer(row), n,
+                int32_pointer(out) if logits == "all" else ffi.NULL,
+            )  # fmt: skip
             if status == lib.EP_ERR_POSITION:
                 raise ContextError(f"positions must ascend from {self.position} to at most {self._image.info.max_position}")
             if status == lib.EP_ERR_CONTEXT:
@@ -226,9 +205,7 @@ class CSession(Generates):
     def rewind(self, n: int) -> None:
         """Keep the first n tokens. Raises ContextError when there are fewer."""
         with self._alone():
-            if not 0 <= n <= self.length:
-                raise ContextError(f"cannot rewind to {n} tokens: the cache holds {self.length}")
-            check(lib.ep_rewind(self._c, n), "rewind")
+            check(lib.ep_rewind(self._c, checked_rewind(n, self.length)), "rewind")
 
     def save(self) -> bytes:
         """The state in the format of docs/bundle.md; any engine of the same bundle restores it."""
@@ -239,6 +216,8 @@ class CSession(Generates):
 
     def restore(self, state: bytes) -> None:
         """Take over a saved state. Raises FormatError when it is not of this model or does not fit; nothing has changed then."""
+        if not isinstance(state, (bytes, bytearray, memoryview)):
+            raise FormatError(f"saved state: bytes are needed, {type(state).__name__} found")
         with self._alone():
             status = lib.ep_state_restore(self._c, ffi.from_buffer(state), memoryview(state).nbytes)
         if status != lib.EP_OK:
