@@ -111,13 +111,64 @@ typedef struct shape {
   uint64_t seed;
 } shape;
 
+static inline void put_node(builder *b, int32_t trie, int32_t row, int32_t byte, int32_t first, int32_t id) {
+  int32_t *node = (int32_t *)b->tensors[trie].data + 2 * row;
+  node[0] = (int32_t)((uint32_t)byte << 24 | (uint32_t)first);
+  node[1] = id;
+}
+
+static inline int32_t add_words(builder *b, int32_t dims, int32_t rows, int32_t cols, const int32_t *words) {
+  int32_t t = add_tensor(b, EP_I32, dims, rows, cols);
+  memcpy(b->tensors[t].data, words, sizeof *words * (size_t)(rows * cols));
+  return t;
+}
+
+/* Make another kind of the tokenizer: 2 byte-level BPE behind NFC, 3 WordPiece behind a map, 4 Unigram behind strings. */
+static inline void change_tokenizer(builder *b, int32_t kind, int32_t vocab) {
+  static const char strings[] = "\0\2a\xff\3e\xcc\x81\1b";
+  static const int32_t map[] = {0, 0, 'A' * 8 + 1, 32, '[' * 8, 0, 0xE9 * 8 + 2, 4, 0xEA * 8, 0, 0x300 * 8 + 2, 0, 0x370 * 8, 0,
+                                0x4E00 * 8 + 3, 0, 0xA000 * 8, 0, 0xAC00 * 8 + 4, 0, 0xD7A4 * 8 + 2, 1, 0xD7B0 * 8, 0};
+  static const int32_t nfc_map[] = {0, 0, 0xE9 * 8 + 2, 4, 0xEA * 8, 0, 0xAC00 * 8 + 4, 0, 0xD7A4 * 8, 0};
+  static const int32_t classes[] = {0, 0x300 << 8 | 230, 0x323 << 8 | 220, 0x324 << 8}, composites[] = {'e', 0x301, 0xE9};
+  static const int32_t graphemes[] = {0, 0x300 << 2 | 1, 0x370 << 2, 0x600 << 2 | 2, 0x606 << 2};
+  int32_t *h = b->header;
+  h[EP_H_TOKENIZER] = kind == 2 ? 1 : kind;
+  h[EP_H_TOKENIZER_FLAGS] = kind == 4 ? 2 + 16 + 32 + 64 + 512 + 2048 + 4096 : 16 + 32 + 8;
+  h[EP_H_PRETOKENIZER] = kind == 2 ? 2 : kind == 3 ? 0 : 5;
+  h[EP_H_UNKNOWN] = h[EP_H_SUFFIX] = 1;
+  h[EP_H_NORMALIZER] = kind == 2 ? 2 : kind == 3 ? 1 : 3;
+  h[EP_H_WORD_CHARS] = 9;
+  h[EP_H_STRINGS] = add_tensor(b, EP_I8, 1, 1, sizeof strings - 1);
+  memcpy(b->tensors[h[EP_H_STRINGS]].data, strings, sizeof strings - 1);
+  if (kind == 2) {
+    h[EP_H_MAP] = add_words(b, 2, 5, 2, nfc_map);
+    h[EP_H_CLASSES] = add_words(b, 1, 1, 4, classes);
+    h[EP_H_COMPOSE] = add_words(b, 2, 1, 3, composites);
+    int32_t *pairs = (int32_t *)b->tensors[h[EP_H_PAIRS]].data, rows = 3;
+    int32_t starts = h[EP_H_STARTS] = add_tensor(b, EP_I32, 1, 1, vocab + 1);
+    for (int32_t i = 0; i <= vocab; i++)
+      for (int32_t k = 0; k < rows; k++) ((int32_t *)b->tensors[starts].data)[i] += pairs[4 * k] < i;
+  } else if (kind == 3) {
+    h[EP_H_MAP] = add_words(b, 2, 12, 2, map);
+  } else {
+    h[EP_H_SCORES] = random_tensor(b, EP_I32, 1, 1, vocab + 1, 28);
+    h[EP_H_CLASSES] = add_words(b, 1, 1, 5, graphemes);
+    int32_t keys = h[EP_H_COMPOSE] = add_tensor(b, EP_I32, 2, 5, 2);
+    put_node(b, keys, 0, 0, 1, -1);
+    put_node(b, keys, 1, 'A', 3, 8);
+    put_node(b, keys, 2, 0xC3, 3, -1);
+    put_node(b, keys, 3, 0xA9, 4, 4);
+    put_node(b, keys, 4, 0, 4, -1);
+  }
+}
+
 static inline void add_tokenizer(builder *b, int32_t vocab) { /* SentencePiece; every token is one or two letters */
   int32_t *h = b->header, n = 0;
   int32_t offsets = add_tensor(b, EP_I32, 1, 1, vocab + 1), bytes = add_tensor(b, EP_I8, 1, 1, 3 * vocab / 2);
   int32_t types = add_tensor(b, EP_I8, 1, 1, vocab), ids = random_tensor(b, EP_I32, 1, 1, 256, 1);
-  int32_t letters = (vocab + 1) / 2; /* the trie: a root, and the first letters as its children */
-  int32_t trie = add_tensor(b, EP_I32, 2, letters + 2, 2), pairs = add_tensor(b, EP_I32, 2, 3, 4);
-  int32_t *node = (int32_t *)b->tensors[trie].data, *at = (int32_t *)b->tensors[offsets].data;
+  int32_t letters = (vocab + 1) / 2, n_nodes = 1 + vocab;
+  int32_t trie = add_tensor(b, EP_I32, 2, n_nodes + 1, 2), pairs = add_tensor(b, EP_I32, 2, 3, 4);
+  int32_t *at = (int32_t *)b->tensors[offsets].data;
   char *text = (char *)b->tensors[bytes].data;
   for (int32_t i = 0; i < 256; i++) ((int32_t *)b->tensors[ids].data)[i] = i % vocab;
   for (int32_t i = 0; i < vocab; i++) { /* one letter, then two: a, aa, b, ba, ... */
@@ -125,14 +176,10 @@ static inline void add_tokenizer(builder *b, int32_t vocab) { /* SentencePiece; 
     if (i % 2) text[n++] = '!';
     at[i + 1] = n;
   }
-  node[0] = 1;
-  node[1] = -1;
-  for (int32_t i = 0; i < letters; i++) {
-    node[2 * i + 2] = (int32_t)((uint32_t)('!' + i) << 24 | (uint32_t)(letters + 1));
-    node[2 * i + 3] = 2 * i;
-  }
-  node[2 * letters + 2] = letters + 1;
-  node[2 * letters + 3] = -1;
+  put_node(b, trie, 0, 0, 1, -1);
+  for (int32_t i = 0; i < letters; i++) put_node(b, trie, 1 + i, '!' + i, 1 + letters + i, 2 * i);
+  for (int32_t i = 0; i < vocab / 2; i++) put_node(b, trie, 1 + letters + i, '!', n_nodes, 2 * i + 1);
+  put_node(b, trie, n_nodes, 0, n_nodes, -1);
   int32_t list[12] = {0, 0, 7, 1, 2, 0, 3, 3, 4, 0, -5, 5};
   memcpy(b->tensors[pairs].data, list, sizeof list);
   const int32_t words[] = {2, 3, 1, -1, offsets, bytes, types, pairs, ids, trie, -1, 0, vocab, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
@@ -200,6 +247,7 @@ static inline void build(builder *b, const shape *s) {
   memcpy(b->header, words, sizeof words);
   for (int32_t i = EP_H_BOS; i < EP_H_RESERVED; i++) b->header[i] = -1;
   if (s->tokenizer) add_tokenizer(b, s->vocab);
+  if (s->tokenizer > 1) change_tokenizer(b, s->tokenizer, s->vocab);
 }
 
 /* ---- the file ---- */

@@ -284,6 +284,21 @@ static void test_programs(void) {
   test_more_programs();
 }
 
+/* Every kind of tokenizer opens, and each word that only some kinds have is checked. */
+static void test_tokenizers(void) {
+  static const edit all[] = {{-1, EP_H_TOKENIZER, 5}, {-1, EP_H_TOKENIZER_FLAGS, 1 << 13}, {-1, EP_H_PRETOKENIZER, 8},
+                             {-1, EP_H_NORMALIZER, 4}, {-1, EP_H_TRIE, 0}, {-1, EP_H_SCORES, 3}, {-1, EP_H_MAP, 1}};
+  static const edit more[] = {{-1, EP_H_UNKNOWN, 40}, {-1, EP_H_UNKNOWN, -1}, {-1, EP_H_SUFFIX, 40}, {-1, EP_H_STRINGS, 0},
+                              {-1, EP_H_STRINGS, 1}, {-1, EP_H_CLASSES, 1}, {-1, EP_H_COMPOSE, 1}, {-1, EP_H_NORMALIZER, 0}};
+  for (int32_t kind = 1; kind <= 4; kind++) {
+    shape s = small(1);
+    s.tokenizer = kind;
+    CHECK(opens(&s));
+    refuse_all(&s, all, sizeof all / sizeof *all);
+    if (kind > 1) refuse_all(&s, more, sizeof more / sizeof *more);
+  }
+}
+
 /* Faults inside tensors. */
 static void test_contents(void) {
   for (int i = 0; i < 12; i++) {
@@ -353,6 +368,7 @@ int main(void) {
   test_headers();
   test_keys();
   test_programs();
+  test_tokenizers();
   test_contents();
   test_more_contents();
   test_truncation();
