@@ -159,6 +159,20 @@ class GraphBuilder:
         """The residual sum x + y."""
         return self._op("Add", [x, y], name, tuple(x.shape))
 
+    def scaled(self, x: ir.Value, name: str, factor: float) -> ir.Value:
+        """x times a constant; of the embeddings only."""
+        return self._op("Mul", [x, self._constant(f"{name}.factor", np.array(factor, np.float32))], name, tuple(x.shape))
+
+    def softcap(self, x: ir.Value, name: str, cap: float, *, output: str) -> ir.Value:
+        """cap · tanh(x / cap); of the logits only."""
+        value = self._constant(f"{name}.cap", np.array(cap, np.float32))
+        turned = self._op("Tanh", [self._op("Div", [x, value], f"{name}.share", tuple(x.shape))], f"{name}.tanh", tuple(x.shape))
+        return self._op("Mul", [turned, value], name, tuple(x.shape), output=output)
+
+    def geglu(self, gate: ir.Value, up: ir.Value, prefix: str) -> ir.Value:
+        """gelu(gate) * up, with the tanh approximation."""
+        return self._op("Mul", [self.gelu_tanh(gate, f"{prefix}.gelu"), up], f"{prefix}.gated", tuple(gate.shape))
+
     def swiglu(self, gate: ir.Value, up: ir.Value, prefix: str) -> ir.Value:
         """silu(gate) * up, with silu(g) = g * sigmoid(g)."""
         shape = tuple(gate.shape)
@@ -316,10 +330,12 @@ class GraphBuilder:
         mask: ir.Value | None = None,
         window: int = 0,
         scale: float | None = None,
+        softcap: float = 0.0,
     ) -> ir.Value:
         """Causal attention of layer ``layer`` with its KV cache -> [1, S, heads*head_dim].
 
         ``window``: keys a token sees, its own included, instead of all. ``scale``: of the scores, default 1/sqrt(head_dim).
+        ``softcap``: scores become softcap · tanh(score / softcap) before any is masked; 0: they stay.
         """
         if window:
             if mask is not None:
@@ -344,7 +360,8 @@ class GraphBuilder:
                 "kv_num_heads": kv_heads,
                 "scale": 1.0 / math.sqrt(head_dim) if scale is None else scale,
                 "is_causal": 1,
-            },
+            }
+            | ({"softcap": softcap} if softcap else {}),
         )
         self._outputs += present
         return y

@@ -34,10 +34,9 @@ class Placement:
             self._added, self._layers = NoPosition(), (encoding,)
         for spec in dict.fromkeys((self._added, *self._layers)):
             self._check(spec)
-        rotations = {spec for spec in self._layers if isinstance(spec, Rope)}
         biases = {spec for spec in self._layers if isinstance(spec, (T5Bias, RelativeBias))}
-        if len(rotations) > 1 or len(biases) > 1:
-            raise UnsupportedError("hybrid positions with two different rotations or biases; supported: one of each, in any layers")
+        if len(biases) > 1:
+            raise UnsupportedError("hybrid positions with two different biases; supported: one, in any layers")
 
     def _check(self, spec: Spec) -> None:
         """Refuse what the graph or the integer runtime cannot express."""

@@ -80,7 +80,7 @@ def operator(name, op_type):
 LLAMA_REFUSALS = [
     ("is_causal", attribute("layers.0.attn", "is_causal", 0), "layers.0.attn", "is_causal = 0"),
     ("not causal", attribute("layers.0.attn", "is_causal", None), "layers.0.attn", "is_causal missing"),
-    ("softcap", attribute("layers.1.attn", "softcap", 30.0), "layers.1.attn", "softcap = 30.0"),
+    ("softcap", attribute("layers.1.attn", "softcap", -30.0), "layers.1.attn", "softcap = -30.0"),
     ("window", attribute("layers.1.attn", "sliding_window", 8), "layers.1.attn", "sliding_window"),
     ("heads", attribute("layers.0.attn", "q_num_heads", 5), "layers.0.attn", "q_num_heads 5"),
     ("no heads", attribute("layers.0.attn", "kv_num_heads", 0), "layers.0.attn", "kv_num_heads 0"),
@@ -195,3 +195,54 @@ def test_opset_and_vocabulary():
     with pytest.raises(UnsupportedError, match="opset 22"):
         match(canonical.model)
     assert match(llama().model).steps[0].width == WIDTH
+
+
+def gemma():
+    """A small graph with a scaled embedding, norms over heads, a window, and soft caps of scores and logits."""
+    from edgepos.export.families import gemma as family
+    from edgepos.export.config import Config
+    from edgepos.export.tensor_set import TensorSet
+
+    rng = np.random.default_rng(0)
+    sizes = dict(hidden_size=24, num_attention_heads=3, num_key_value_heads=1, head_dim=8, intermediate_size=40, num_hidden_layers=2)
+    settings = sizes | dict(vocab_size=50, max_position_embeddings=32, sliding_window=4, attn_logit_softcapping=3.0, final_logit_softcapping=4.0)
+
+    def draw(*shape):
+        return rng.normal(0, 0.3, shape).astype(np.float32)
+
+    arrays = {"model.embed_tokens.weight": draw(50, 24), "model.norm.weight": draw(24)}
+    for i in range(2):
+        block = f"model.layers.{i}."
+        shapes = {"self_attn.q_proj": (24, 24), "self_attn.k_proj": (8, 24), "self_attn.v_proj": (8, 24), "self_attn.o_proj": (24, 24)}
+        shapes |= {"self_attn.q_norm": (8,), "self_attn.k_norm": (8,), "mlp.gate_proj": (40, 24), "mlp.up_proj": (40, 24), "mlp.down_proj": (24, 40)}
+        for norm in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"):
+            shapes[norm] = (24,)
+        arrays.update((f"{block}{name}.weight", draw(*shape)) for name, shape in shapes.items())
+    return family.GEMMA3.build_hf(Config(settings), TensorSet("made", arrays), None, "gemma")
+
+
+GEMMA_REFUSALS = [
+    ("window", metadata("window.4.mask", "edgepos.window", '{"window": 5}'), "window.4.mask", "window 5"),
+    ("window facts", metadata("window.4.mask", "edgepos.window", "{}"), "window.4.mask", "lacks the key"),
+    ("window size", initializer("window.4.limit", lambda a: a + 1), "window.4.mask", "window 4"),
+    ("window axes", initializer("window.key_axes", lambda a: a[::-1].copy() + 1), "window.4.keys", "axes"),
+    ("window turned", lambda c: swap(node(c, "window.4.away")), "window.4.keys", "position_ids"),
+    ("heads", initializer("heads.3x8", lambda a: a[[0, 1, 3, 2]].copy()), "layers.0.attn.q.norm.rms", "weight"),
+    ("cut", initializer("heads.3x8", lambda a: a + np.array([0, 0, 1, 0])), "layers.0.attn.q.norm.heads", "width 24"),
+    ("whole", initializer("width.24", lambda a: a[:2].copy()), "layers.0.attn.q.norm.rms", "follows"),
+    ("cap", initializer("head.softcap.cap", lambda a: a * 0), "head.softcap.share", "softcap of 0"),
+    ("tanh", operator("head.softcap.tanh", "Sigmoid"), "head.softcap.share", "follows Div"),
+    ("factor", initializer("embed.scaled.factor", lambda a: -a), "embed.scaled", "positive factor"),
+]
+
+
+@pytest.mark.parametrize("change, name, text", [r[1:] for r in GEMMA_REFUSALS], ids=[r[0] for r in GEMMA_REFUSALS])
+def test_gemma_refusals_name_the_node(change, name, text):
+    class Held:
+        model = gemma()
+
+    assert any(getattr(step, "softcap", 0) == 4.0 for step in match(Held.model).steps)
+    change(Held)
+    with pytest.raises(UnsupportedError) as error:
+        match(Held.model)
+    assert name in str(error.value) and text in str(error.value) and "\n" not in str(error.value)

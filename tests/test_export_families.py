@@ -23,6 +23,11 @@ LLAMA3 |= {"original_max_position_embeddings": 16}
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 2.0, 4.0, 8.0]}
 PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 SLIDING = ["full_attention", "sliding_attention"]
+GEMMA = GROUPED | dict(pad_token_id=0, head_dim=16, query_pre_attn_scalar=24, sliding_window=9)
+LOCAL_GLOBAL = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+}
 MPT = dict(vocab_size=VOCAB, d_model=48, n_layers=2, initializer_range=0.15, max_seq_len=64)
 
 MODELS = {
@@ -42,8 +47,12 @@ MODELS = {
     "gpt_neox_serial": ("GPTNeoX", SMALL | dict(use_parallel_residual=False, hidden_act="gelu_fast", tie_word_embeddings=True)),
     "gpt2": ("GPT2", dict(vocab_size=VOCAB, n_positions=64, n_embd=48, n_layer=2, n_head=6, bos_token_id=0, eos_token_id=0, initializer_range=0.15)),
     "mpt": ("Mpt", MPT | dict(n_heads=6, attn_config={"alibi": True, "alibi_bias_max": 8})),
+    "gemma2": ("Gemma2", GEMMA | dict(attn_logit_softcapping=2.0, final_logit_softcapping=5.0, layer_types=SLIDING[::-1])),
+    "gemma2_uncapped": ("Gemma2", GEMMA | dict(attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=64)),
+    "gemma3": ("Gemma3", GEMMA | dict(layer_types=SLIDING[::-1], rope_parameters=LOCAL_GLOBAL)),
 }
-CLASS = {"GPT2": "GPT2LMHeadModel"}
+CLASS = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
+CONFIG = {"Gemma3": "Gemma3TextConfig"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +64,7 @@ def made(tmp_path_factory):
         if key not in done:
             family, settings = MODELS[key]
             folder = tmp_path_factory.mktemp(key)
-            config = getattr(transformers, f"{family}Config")(**settings)
+            config = getattr(transformers, CONFIG.get(family, f"{family}Config"))(**settings)
             config._attn_implementation = "eager"
             model = getattr(transformers, CLASS.get(family, f"{family}ForCausalLM"))(config)
             done[key] = folder, _save(model, folder, torch.float32, "1GB")

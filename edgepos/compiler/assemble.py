@@ -18,21 +18,24 @@ from .options import Options
 from .plan import head_start
 from .source_grid import from_source, quantize_w4
 from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
-from .weights import QuantizedMatrix, quantize
+from .weights import QuantizedMatrix, mantissa_shift_rows, quantize, row_scales
 
 NAME_BYTES = 63  # a GGUF name is at most 64 bytes with its terminator in other readers
+LOG2_E = float(np.log2(np.e))
 GROUP_SCALES, ROW_SCALES = ".g32", ".row"
 
 
 @dataclass
 class Piece:
-    """An operator with the step it came from and its float facts: γ's bits, or β/bias as float32 and their tensor name."""
+    """An operator with the step it came from and its float facts: γ's bits, β/bias as float32 and their tensor name,
+    the largest F of the output."""
 
     step: Step
     op: Operation
     gamma_bits: int = 0
     added: np.ndarray | None = None
     added_name: str = ""
+    limit: int | None = None
 
 
 class Assembly:
@@ -121,7 +124,11 @@ class Assembly:
         return numbers[0], numbers[1] if len(numbers) > 1 else NONE
 
     def _embed(self, step: Embed) -> None:
-        tensors = (*self._matrix(step.weight)[0], NONE)
+        w, g, row = self._matrix(step.weight)[0]
+        if step.scale != 1:
+            scaled = mantissa_shift_rows(row_scales(self.program.arrays[row]) * step.scale)
+            row = self._share(("scaled", step.weight, step.scale), suffixed(step.weight, ".scaled"), lambda: scaled)
+        tensors = (w, g, row, NONE)
         self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, name=step.name))
 
     def _place(self, step: Place) -> None:
@@ -144,7 +151,12 @@ class Assembly:
         matrix, form = self._matrix(step.weight)
         bias, values = (NONE, None) if step.bias is None else self._added(step.bias)
         op = Operation(Op.LINEAR, self._define(step), self._ins(step.x), (*matrix, bias), {"form": form}, step.name)
-        self._append(step, op, added=values, added_name=step.bias or "")
+        limit = None
+        if step.softcap:
+            # Its table's range must fit int32 before the cap.
+            limit = 31 - 4 - constants.softcap_exponent(step.softcap)
+            op.params["softcap"] = self.add_tensor(f"{step.name}.table", constants.softcap(step.softcap, 1.0, limit, limit))
+        self._append(step, op, added=values, added_name=step.bias or "", limit=limit)
 
     def _add(self, step: Add) -> None:
         self._append(step, Operation(Op.ADD, self._define(step), self._ins(step.a, step.b), name=step.name))
@@ -180,7 +192,11 @@ class Assembly:
             "w": constants.probability_bits(self.options.context),
             "alibi_shift": shift,
         }
-        op = Operation(Op.ATTENTION, self._define(step), self._ins(step.q), (slopes, bias, NONE, NONE), params, step.name)
+        cap = NONE
+        if step.softcap:
+            table = constants.softcap(step.softcap, LOG2_E, 16, 16)
+            cap = self._share(("softcap", step.softcap), "table.score_softcap", lambda: table)
+        op = Operation(Op.ATTENTION, self._define(step), self._ins(step.q), (slopes, bias, cap, NONE), params, step.name)
         self._append(step, op)
 
     # ---- what depends on F
@@ -200,6 +216,8 @@ class Assembly:
             p["out_shift"] = piece.gamma_bits - out
         elif op.code == Op.LINEAR:
             p["shift"] = self.f_of(step.x) - out
+            if step.softcap:
+                self.program.arrays[p["softcap"]] = constants.softcap(step.softcap, 1.0, out, out)
         elif op.code == Op.ADD:
             a, b = self.f_of(step.a), self.f_of(step.b)
             p["la"], p["lb"], p["n"] = max(a, b) - a, max(a, b) - b, max(a, b) - out

@@ -105,6 +105,8 @@ class _Run:
         """Run with provisional F's until the magnitude is known, then with the F it asks for; returns the output."""
         # β and bias need room of their own. The cap is where most values end, so it is tried first.
         cap = F_CAP if piece.added is None else largest_f(float(np.abs(piece.added).max()))
+        if piece.limit is not None:
+            cap = min(cap, piece.limit)
         if cap < F_MIN:
             largest = np.abs(piece.added).max()
             raise UnsupportedError(f"tensor '{piece.added_name}': numbers up to {largest:.3g} do not fit int32; at most 2^{31 - HEADROOM - F_MIN} is supported")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import mpmath
 import numpy as np
 
@@ -112,3 +114,22 @@ def bias_table(by_distance: np.ndarray) -> np.ndarray:
 def bias_floats(integers: np.ndarray) -> np.ndarray:
     """The float32 [n, heads] that `bias_table` stands for."""
     return (np.ldexp(integers.T.astype(np.float64), -16) * np.log(2)).astype(np.float32)
+
+
+def softcap_exponent(cap: float) -> int:
+    """e of a softcap table, which covers ±16·2^e: at least 8 times the cap, where tanh is 1 to 10^−6."""
+    return int(np.ceil(np.log2(cap / 2)))
+
+
+@lru_cache(maxsize=256)
+def softcap(cap: float, unit: float, f_in: int, f_out: int) -> np.ndarray:
+    """The table of cap·tanh(x / cap), int32 [2051]: in_shift, out_shift, entries (docs/bundle.md).
+
+    x comes with f_in fractional bits in units of 1/unit, and goes with f_out in the same units.
+    """
+    e = softcap_exponent(cap * unit)
+    with mpmath.workprec(PRECISION):
+        top = mpmath.mpf(cap) * unit
+        bits = 30 - int(mpmath.ceil(mpmath.log(top, 2)))
+        entries = [round_half_up(mpmath.ldexp(top * mpmath.tanh(mpmath.ldexp(j - 1024, e - 6) / top), bits)) for j in range(2049)]
+    return np.array([f_in + e - 24, 18 + bits - f_out, *entries], np.int64).astype(np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..program import NONE, W8, Op, Operation, Program
+from .assemble import ROW_SCALES, suffixed
 from .constants import bias_floats, gamma_floats
 from .weights import dequantize
 
@@ -30,7 +31,7 @@ def _parts(program: Program, op: Operation):
     if op.code in (Op.EMBED, Op.LINEAR):
         width = program.values[op.out if op.code == Op.EMBED else op.ins[0]].width
         groups = None if t[1] == NONE else arrays[t[1]]
-        yield t[0], lambda: dequantize(arrays[t[0]], groups, arrays[t[2]], width, op.params.get("form", W8))
+        yield t[0], lambda: dequantize(arrays[t[0]], groups, arrays[own_rows(program, op)], width, op.params.get("form", W8))
         if op.code == Op.LINEAR and t[3] != NONE:
             yield t[3], lambda: fixed_floats(arrays[t[3]], program.values[op.out].f)
     elif op.code == Op.NORM:
@@ -39,6 +40,13 @@ def _parts(program: Program, op: Operation):
             yield t[1], lambda: fixed_floats(arrays[t[1]], program.values[op.out].f)
     elif op.code == Op.ATTENTION and t[1] != NONE:
         yield t[1], lambda: bias_floats(arrays[t[1]])
+
+
+def own_rows(program: Program, op: Operation) -> int:
+    """The tensor with the row scales of an operator's matrix itself, without the factor of an EMBED that scales its rows."""
+    matrix, rows = op.tensors[0], op.tensors[2]
+    own = suffixed(program.names[matrix], ROW_SCALES)
+    return program.names.index(own) if program.names[rows] != own and own in program.names else rows
 
 
 def fixed_floats(raw: np.ndarray, f: int) -> np.ndarray:

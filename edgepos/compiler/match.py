@@ -9,12 +9,12 @@ import onnx_ir as ir
 from ..errors import UnsupportedError
 from .match_positions import WINDOW, alibi_slopes_of, rope_of, window_of
 from .match_tables import BIAS, bias_of, is_part, rows_of
-from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, reshape_dims, value_name
+from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, reshape_dims, scalar, value_name
 from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
 
 OPSET = 23
 SUPPORTED = (
-    "Add, Attention, Gather, Gelu, LayerNormalization, MatMul, Mul, RMSNormalization, Relu, Reshape, RotaryEmbedding, Sigmoid, Tanh "
+    "Add, Attention, Div, Gather, Gelu, LayerNormalization, MatMul, Mul, RMSNormalization, Relu, Reshape, RotaryEmbedding, Sigmoid, Tanh "
     "in the forms export/graph.py writes"
 )
 INPUT_NAME = re.compile(r"input_ids|position_ids|key_position_ids|past_(key|value)\.\d+")
@@ -221,7 +221,38 @@ class _Matcher:
         self._binary(node, Add)
 
     def _mul(self, node: ir.Node) -> None:
-        self._binary(node, Mul)
+        factor = scalar(node, 1)
+        if factor is None:
+            self._binary(node, Mul)
+            return
+        attributes(node)
+        x, last = self._take(node, 0), self.steps[-1] if self.steps else None
+        if not isinstance(last, Embed) or last.out != x.name or last.scale != 1 or len(x.uses()) != 1 or not 0 < factor < float("inf"):
+            raise refuse(node, f"a product of {describe(x)} with {factor}", "a positive factor on the embeddings only")
+        self.steps.pop()
+        out = node.outputs[0]
+        self._emit(Embed(node.name, value_name(out), last.width, last.weight, factor), out)
+
+    def _div(self, node: ir.Node) -> None:
+        """The softcap of the logits: Div by a constant, Tanh, Mul with it."""
+        attributes(node)
+        cap = scalar(node, 1)
+        x, last = self._take(node, 0), self.steps[-1] if self.steps else None
+        chain = [node]
+        for op in ("Tanh", "Mul"):
+            uses = list(chain[-1].outputs[0].uses())
+            if len(uses) != 1 or uses[0].node.op_type != op or uses[0].idx != 0:
+                raise refuse(node, f"what follows {chain[-1].op_type}", "Div, Tanh and Mul by one constant: a softcap of the logits")
+            chain.append(uses[0].node)
+            attributes(chain[-1])
+        out = chain[-1].outputs[0]
+        if cap is None or not 1e-3 <= cap <= 1e6 or scalar(chain[-1], 1) != cap or out.name != "logits":
+            raise refuse(node, f"a softcap of {cap} that makes '{out.name}'", "a softcap from 0.001 to 1e6 of the logits")
+        if not isinstance(last, Linear) or last.out != x.name or len(x.uses()) != 1:
+            raise refuse(node, f"input 0 is {describe(x)}", "the linear that makes the logits")
+        self.steps.pop()
+        self.done.update(chain)
+        self._emit(Linear(chain[-1].name, value_name(out), last.width, last.x, last.weight, last.bias, cap), out)
 
     def _binary(self, node: ir.Node, kind: type) -> None:
         attributes(node)
@@ -264,15 +295,12 @@ class _Matcher:
         if node.inputs[-1] is not self.inputs.get("position_ids") or len(node.inputs) != 4:
             raise refuse(node, f"positions are {describe(node.inputs[-1])}", "inputs x, cos, sin, position_ids")
         heads, spec = rope_of(node, self.width[x])
-        other = next((step for step in self.steps if isinstance(step, Rotate) and step.spec != spec), None)
-        if other is not None:
-            raise refuse(node, f"another rotation than that of '{other.name}'", "one rotation for all layers")
         out = node.outputs[0]
         self._emit(Rotate(node.name, value_name(out), self.width[x], value_name(x), heads, spec), out)
 
     def _attention(self, node: ir.Node) -> None:
         found = attributes(
-            node, q_num_heads=int, kv_num_heads=int, scale=float, is_causal=1, softcap=0.0, qk_matmul_output_mode=0
+            node, q_num_heads=int, kv_num_heads=int, scale=float, is_causal=1, softcap=float, qk_matmul_output_mode=0
         )
         if "is_causal" not in found:
             raise refuse(node, "is_causal missing (0)", "is_causal 1")
@@ -303,6 +331,9 @@ class _Matcher:
         scale = found.get("scale", 0.0) or k_dim**-0.5
         if not 0 < scale < float("inf"):
             raise refuse(node, f"scale {scale}", "a finite number above 0")
+        softcap = found.get("softcap", 0.0)
+        if softcap != 0 and not 1e-3 <= softcap <= 1e6:
+            raise refuse(node, f"softcap = {softcap}", "0, or a number from 0.001 to 1e6")
         slopes = bias = relative = None
         window = 0
         mask = node.inputs[3]
@@ -323,7 +354,7 @@ class _Matcher:
         self._emit(
             Attend(
                 node.name, value_name(out), heads * v_dim, value_name(q), value_name(k), value_name(v),
-                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative, window,
+                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative, window, softcap,
             ),
             out,
         )  # fmt: skip
@@ -333,6 +364,7 @@ class _Matcher:
 _OPERATORS = {
     "Add": _Matcher._add,
     "Attention": _Matcher._attention,
+    "Div": _Matcher._div,
     "Gather": _Matcher._gather,
     "Gelu": _Matcher._gelu,
     "LayerNormalization": _Matcher._layernormalization,

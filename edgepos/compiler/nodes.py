@@ -93,3 +93,11 @@ def reshape_dims(node: ir.Node) -> list[int]:
     if dims is None or dims.const_value is None or dims.const_value.dtype != ir.DataType.INT64:
         raise refuse(node, f"shape is {describe(dims)}", "a constant shape")
     return [int(d) for d in dims.const_value.numpy().ravel()]
+
+
+def scalar(node: ir.Node, index: int) -> float | None:
+    """Input `index` if it is a constant float32 number, else None."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None or value.const_value is None or value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size != 1:
+        return None
+    return float(value.const_value.numpy().item())

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ..positions import Rope, TablePlan
 from ..program import GROUP, NONE, W4G32, Operation, Program
+from .dequantize import own_rows
 from .steps import Attend, Embed, FloatProgram, Linear, Norm, Place, Rotate
 from .weights import row_scales
 
@@ -47,9 +48,9 @@ def build(model: ir.Model, source: FloatProgram, program: Program, data_start: i
             rewriter.bias(step.bias, op)
         if isinstance(step, Place):
             rewriter.matrix(step.table, op, step.width)
-    rotation = next((step.spec for step in source.steps if isinstance(step, Rotate)), None)
-    if rotation is not None:
-        rewriter.tables(rotation, program.header.context)
+    rotations = {step.spec: step.name for step in reversed(source.steps) if isinstance(step, Rotate)}
+    for rotation, name in rotations.items():
+        rewriter.tables(rotation, name, program.header.context)
     rewriter.finish()
     model.metadata_props["edgepos.context"] = str(program.header.context)
     return model
@@ -112,7 +113,7 @@ class _Rewriter:
         """int8 (of positions: int16) rows with float row scales, or with int16 group scales times float row scales."""
         if name in self.replaced:
             return
-        w, groups, rows = op.tensors[:3]
+        w, groups, rows = op.tensors[0], op.tensors[1], own_rows(self.program, op)
         shape = self.program.arrays[w].shape
         scale = row_scales(self.program.arrays[rows]).astype(np.float32)
         if op.params.get("form") == W4G32:
@@ -184,9 +185,9 @@ class _Rewriter:
         natural = self.node("DequantizeLinear", [data, step], f"{name}.heads", (heads, n))
         self.replace(name, self.node("Transpose", [natural], f"{name}.full", (n, heads), perm=[1, 0]))
 
-    def tables(self, spec: Rope, context: int) -> None:
-        """cos and sin as int16 [context, pairs], correctly rounded."""
-        user = next(node for node in self.graph if node.op_type == "RotaryEmbedding")
+    def tables(self, spec: Rope, name: str, context: int) -> None:
+        """cos and sin of the node `name` as int16 [context, pairs], correctly rounded."""
+        user = next(node for node in self.graph if node.name == name)
         names = [value.name for value in user.inputs[1:3]]
         for name, table in zip(names, TablePlan(spec, context, 16).cos_sin(np.arange(context))):
             data = self.constant(f"{name}.int16", table.astype(np.int16))

@@ -14,12 +14,14 @@ from .steps import Attend, FloatProgram, Place
 def emit_tables(source: FloatProgram, folder: Path, context: int) -> list[dict]:
     """Write the tables of every encoding in the model; returns what `positions.emit.emit` returns for each.
 
-    Of a hybrid with more than one encoding, each has a sub-folder named after it.
+    Of a hybrid with more than one encoding, each has a sub-folder named after it, with a number where two are of one kind.
     """
     parts = [(spec, weights) for spec, weights in encodings(source) if spec != NoPosition()]
     results = []
     for spec, weights in parts:
-        target = folder if len(parts) == 1 else folder / spec.encoding
+        same = [other for other, _ in parts if other.encoding == spec.encoding]
+        number = f"-{same.index(spec) + 1}" if len(same) > 1 else ""
+        target = folder if len(parts) == 1 else folder / f"{spec.encoding}{number}"
         results += emit.emit(spec, target, context, weights=weights)
     return results
 

@@ -30,7 +30,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Embed(Step):
+    """scale: a factor on every row."""
+
     weight: str
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,11 @@ class Norm(_Unary):
 
 @dataclass(frozen=True)
 class Linear(_Unary):
+    """softcap: y becomes softcap · tanh(y / softcap); 0: it stays."""
+
     weight: str
     bias: str | None
+    softcap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Attend(Step):
     """Causal attention with the KV cache of `layer`.
 
     slopes: ALiBi initializer or None. bias: initializer of a relative bias by distance [n, heads] or None; relative: its spec.
-    window: keys a token sees, its own included; 0: all.
+    window: keys a token sees, its own included; 0: all. softcap: of the scores, 0: none.
     """
 
     q: str
@@ -122,6 +128,7 @@ class Attend(Step):
     bias: str | None = None
     relative: T5Bias | RelativeBias | None = None
     window: int = 0
+    softcap: float = 0.0
 
     @property
     def inputs(self) -> tuple[str, ...]:

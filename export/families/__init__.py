@@ -4,7 +4,7 @@ To add one: write a module (or a row of ``llama_like``) with ``MODEL_TYPE``, ``D
 ``build_hf(config, tensors, context, name) -> onnx_ir.Model``, and name it here. docs/families.md says how.
 """
 
-from . import bloom, edgepos_decoder, gpt2, gpt_neox, llama_like, mpt, phi, smollm3
+from . import bloom, edgepos_decoder, gemma, gpt2, gpt_neox, llama_like, mpt, phi, smollm3
 
 ARCHITECTURES = {
     "LlamaForCausalLM": llama_like.LLAMA,
@@ -12,6 +12,8 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": llama_like.QWEN2,
     "Qwen3ForCausalLM": llama_like.QWEN3,
     "Phi3ForCausalLM": llama_like.PHI3,
+    "Gemma2ForCausalLM": gemma.GEMMA2,
+    "Gemma3ForCausalLM": gemma.GEMMA3,
     "BloomForCausalLM": bloom,
     "GPT2LMHeadModel": gpt2,
     "GPTNeoXForCausalLM": gpt_neox,

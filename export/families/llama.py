@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from edgepos.errors import FormatError, UnsupportedError
@@ -30,6 +31,8 @@ class LlamaShape:
 
     attention_bias: of q, k, v and, unless output_bias says otherwise, of the output. head_norm: RMS norms over each head
     of q and k. window: keys a token sees, its own included, one number or one per layer; 0: all.
+    gate: method of GraphBuilder for the MLP's product. post_norms: norms of what attention and MLP add. norm_offset: added to
+    every γ. embed_scale, score_scale, score_softcap, head_softcap: as GraphBuilder names them; 0 or None: none.
     """
 
     vocab_size: int
@@ -49,6 +52,14 @@ class LlamaShape:
     output_bias: bool | None = None
     head_norm: bool = False
     window: int | tuple[int, ...] = 0
+
+    gate: str = "swiglu"
+    post_norms: bool = False
+    norm_offset: float = 0.0
+    embed_scale: float | None = None
+    score_scale: float | None = None
+    score_softcap: float = 0.0
+    head_softcap: float = 0.0
 
     def layer_window(self, layer: int) -> int:
         """The window of a layer; 0 where it would not hide anything within the context."""
@@ -74,6 +85,8 @@ class LlamaNames:
     head: str
     q_norm: str = ""
     k_norm: str = ""
+    attn_post_norm: str = ""
+    mlp_post_norm: str = ""
 
 
 HF_NAMES = LlamaNames(
@@ -116,17 +129,20 @@ def read_heads(config: Config) -> tuple[int, int, int, int]:
     return dim, heads, kv_heads, head_dim
 
 
-def read_config(config: Config, context: int | None, encoding: Rope | None = None) -> LlamaShape:
+def read_config(
+    config: Config, context: int | None, encoding: Rope | None = None, activation: tuple[str, str] = ("hidden_act", "silu")
+) -> LlamaShape:
     """The shape from a Hugging Face ``config.json``; defaults are those of LlamaConfig.
 
-    ``encoding``: the rotation, where it is more than theta over whole heads.
+    ``encoding``: the rotation, where it is more than theta over whole heads. ``activation``: the key and the one value supported.
 
     Raises FormatError or UnsupportedError naming the key.
     """
     dim, heads, kv_heads, head_dim = read_heads(config)
-    act = config.text("hidden_act", default="silu")
-    if act != "silu":
-        raise UnsupportedError(f"{config.origin}: hidden_act {shorten(act)} is not supported; supported: silu")
+    key, needed = activation
+    act = config.text(key, default=needed)
+    if act != needed:
+        raise UnsupportedError(f"{config.origin}: {key} {shorten(act)} is not supported; supported: {needed}")
     limit = config.size("max_position_embeddings", default=2048)
     context = config.context(context, limit)
     return LlamaShape(
@@ -176,7 +192,17 @@ def build(
     output_bias = shape.attention_bias if shape.output_bias is None else shape.output_bias
 
     embed = tensors.take(names.embed, (shape.vocab_size, shape.dim))
-    x = place.add(graph.embed(embed), shape.dim)
+    x = graph.embed(embed)
+    if shape.embed_scale is not None:
+        x = graph.scaled(x, "embed.scaled", shape.embed_scale)
+    x = place.add(x, shape.dim)
+
+    def gamma(template: str, dim: int, i: int) -> Weight:
+        weight = tensors.take(template.format(i=i), (dim,))
+        if not shape.norm_offset:
+            return weight
+        return Weight(weight.name, np.asarray(weight.array, np.float32) + np.float32(shape.norm_offset), weight.shape)
+
     for i in range(shape.layers):
 
         def take(template: str, *dims: int) -> Weight:
@@ -189,27 +215,33 @@ def build(
 
         def rope(y: ir.Value, node: str, heads: int, norm: str) -> ir.Value:
             if shape.head_norm:
-                y = graph.head_norm(y, f"layers.{i}.attn.{node}.norm", take(norm, shape.head_dim), shape.epsilon, heads)
+                y = graph.head_norm(y, f"layers.{i}.attn.{node}.norm", gamma(norm, shape.head_dim, i), shape.epsilon, heads)
             return place.rotate(y, f"layers.{i}.attn.{node}.rope", i, heads)
 
-        h = graph.rms_norm(x, f"layers.{i}.attn_norm", take(names.attn_norm, shape.dim), shape.epsilon)
+        h = graph.rms_norm(x, f"layers.{i}.attn_norm", gamma(names.attn_norm, shape.dim, i), shape.epsilon)
         q = rope(linear(h, "attn.q", names.q, q_dim, shape.dim, shape.attention_bias), "q", shape.heads, names.q_norm)
         k = rope(linear(h, "attn.k", names.k, kv_dim, shape.dim, shape.attention_bias), "k", shape.kv_heads, names.k_norm)
         v = linear(h, "attn.v", names.v, kv_dim, shape.dim, shape.attention_bias)
         y = graph.attention(
             q, k, v, i, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, mask=place.mask(i),
-            window=shape.layer_window(i),
+            window=shape.layer_window(i), scale=shape.score_scale, softcap=shape.score_softcap,
         )  # fmt: skip
         y = linear(y, "attn.out", names.out, shape.dim, q_dim, output_bias)
+        if shape.post_norms:
+            y = graph.rms_norm(y, f"layers.{i}.attn_post_norm", gamma(names.attn_post_norm, shape.dim, i), shape.epsilon)
         x = graph.add(x, y, f"layers.{i}.attn.residual")
 
-        h = graph.rms_norm(x, f"layers.{i}.mlp_norm", take(names.mlp_norm, shape.dim), shape.epsilon)
+        h = graph.rms_norm(x, f"layers.{i}.mlp_norm", gamma(names.mlp_norm, shape.dim, i), shape.epsilon)
         gate = linear(h, "mlp.gate", names.gate, shape.hidden_dim, shape.dim, shape.mlp_bias)
         up = linear(h, "mlp.up", names.up, shape.hidden_dim, shape.dim, shape.mlp_bias)
-        y = graph.swiglu(gate, up, f"layers.{i}.mlp")
+        y = getattr(graph, shape.gate)(gate, up, f"layers.{i}.mlp")
         y = linear(y, "mlp.down", names.down, shape.dim, shape.hidden_dim, shape.mlp_bias)
+        if shape.post_norms:
+            y = graph.rms_norm(y, f"layers.{i}.mlp_post_norm", gamma(names.mlp_post_norm, shape.dim, i), shape.epsilon)
         x = graph.add(x, y, f"layers.{i}.mlp.residual")
 
-    x = graph.rms_norm(x, "final_norm", tensors.take(names.final_norm, (shape.dim,)), shape.epsilon)
+    x = graph.rms_norm(x, "final_norm", gamma(names.final_norm, shape.dim, 0), shape.epsilon)
     head = embed if shape.tied else tensors.take(names.head, (shape.vocab_size, shape.dim))
-    return graph.finish(graph.linear(x, "head", head, output="logits"))
+    if not shape.head_softcap:
+        return graph.finish(graph.linear(x, "head", head, output="logits"))
+    return graph.finish(graph.softcap(graph.linear(x, "head", head), "head.softcap", shape.head_softcap, output="logits"))
