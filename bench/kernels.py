@@ -3,22 +3,20 @@
     python bench/kernels.py [--weights w8g32|w8|w4g32] [--layers N] [--runs N] [--prompt N] [--tokens N] [--batch N] [--kv 8|16] [--json FILE]
 
 The model is synthetic: random numbers in the shape of a 135M Llama (width 576, inner 1536, 30 layers, 49152 tokens). Kernel sets take
-turns; the best run of each counts, because the machine may be doing something else. Decode is compared with the bytes of the weights over
-the bandwidth, prefill with multiply-accumulates per second.
+turns in one thread, timed by the processor time they get, and the best run of each counts, because the machine may be doing something
+else. Decode is compared with the bytes of the weights over the bandwidth, prefill with multiply-accumulates per second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
-from decode import bandwidth, build_program
 from rich.console import Console
 from rich.table import Table
 
@@ -28,8 +26,9 @@ from random_programs import Shape, random_program  # noqa: E402
 from edgepos.compiler import gguf_file  # noqa: E402
 from edgepos.program import Op  # noqa: E402
 from edgepos.runtime.native import Image  # noqa: E402
+from edgepos.runtime.session import CSession  # noqa: E402
 
-SETS = {"generic": ("--generic",), "dispatched": ()}
+SETS = ("generic", "dispatched")
 
 
 def write_model(path: Path, weights: str, layers: int, kv: int):
@@ -44,13 +43,29 @@ def write_model(path: Path, weights: str, layers: int, kv: int):
     return sum(program.values[op.out].width * program.values[op.ins[0]].width for op in body)
 
 
-def speeds(program: Path, model: Path, flags, prompt: int, tokens: int, batch: int) -> tuple[float, float, str]:
-    """(prompt tokens per second, generated tokens per second, kernels) of one run."""
-    ids = ",".join(str(7 * i % 1000) for i in range(prompt))
-    command = [program, model, "--ids", ids, "-n", str(tokens + 1), "--ids-out", "--context", str(prompt + tokens + 1), "--batch", str(batch), *flags]
-    said = subprocess.run([*command, "--ignore-eos"], check=True, capture_output=True, text=True).stderr
-    rates = re.findall(r"([\d.]+) tokens/s", said)
-    return float(rates[0]), float(rates[1]), re.search(r"(\S.*) kernels", said.rpartition(", ")[2])[1]
+def bandwidth() -> float:
+    """Bytes per second that one thread reads from memory: the best of several sums over 512 MB."""
+    block = np.ones(1 << 26, np.int64)
+    times = []
+    for _ in range(5):
+        started = time.process_time()
+        block.max()
+        times.append(time.process_time() - started)
+    return block.nbytes / min(times)
+
+
+def speeds(image: Image, generic: bool, prompt: int, tokens: int, batch: int) -> tuple[float, float, str]:
+    """(prompt tokens per second, generated tokens per second of the best eight in a row, kernels) of one run."""
+    session = CSession(image, context=prompt + tokens, n_batch=batch, generic=generic)
+    started = time.process_time()
+    session.eval_int([7 * i % 1000 for i in range(prompt)], logits="none")
+    prefill = prompt / (time.process_time() - started)
+    stamps = [time.process_time()]
+    for _ in range(tokens):
+        session.eval_int([session.argmax()], logits="none")
+        stamps.append(time.process_time())
+    best = min(later - earlier for earlier, later in zip(stamps, stamps[8:], strict=False))
+    return prefill, 8 / best, session.kernels
 
 
 def main() -> int:
@@ -60,23 +75,22 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=24, help="at least 8")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
-    parser.add_argument("--program", type=Path, help="edgepos-run to measure; default: built here")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    best: dict[str, list[float]] = {}
+    memory = 0.0
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model.gguf"
         macs = write_model(model, options.weights, options.layers, options.kv)
-        weight_bytes = Image.open(model).info.weight_bytes_per_token
-        program = options.program or build_program(Path(folder))
-        best: dict[str, list[float]] = {}
-        memory = 0.0
+        image = Image(model.read_bytes(), "synthetic")
+        weight_bytes = image.info.weight_bytes_per_token
         for _ in range(options.runs):
             for name in options.sets:
                 memory = max(memory, bandwidth())
-                prefill, decode, kernels = speeds(program, model, SETS[name], options.prompt, options.tokens, options.batch)
+                prefill, decode, kernels = speeds(image, name == "generic", options.prompt, options.tokens, options.batch)
                 row = best.setdefault(kernels, [0.0, 0.0])
                 row[:] = max(row[0], prefill), max(row[1], decode)
     rows = [

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 import pytest
+from boards import require
 from random_programs import Shape, random_program
 from tokenizer_images import image
 
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
+from edgepos.resources import c_runtime_dir
 from edgepos.runtime.native import Image, lib
 from edgepos.runtime.session import CSession
+from edgepos.targets import build, tools
 
 SHAPES = {
     "w8g32 kv16": Shape(),
@@ -38,3 +43,17 @@ def test_generic_is_what_it_says():
     assert CSession(picture, generic=True).kernels == "generic"
     named = {0: {"generic"}, lib.EP_CPU_AVX2: {"avx2"}}.get(lib.ep_cpu_detect(), {"neon", "dotprod"})
     assert CSession(picture).kernels in named
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a compiler for x86-64")
+def test_one_binary_starts_on_every_x86(tmp_path):
+    """Emulated, so that it does not depend on this processor: old ones take the generic kernels, new ones AVX2."""
+    require("gcc", "qemu-x86_64")
+    runtime = c_runtime_dir()
+    sources = [*build.library_sources(runtime), runtime / "tests" / "test_kernels.c"]
+    objects = build.compile_objects("gcc", sources, [runtime / "include", runtime / "src"], ["-O2"], tmp_path)
+    done = tools.run(["gcc", "-static", *objects, "-o", tmp_path / "test_kernels"], 60)
+    assert done.returncode == 0, done.stderr
+    for processor, kernels in (("qemu64", ""), ("Nehalem", ""), ("max", "avx2")):
+        done = tools.run(["qemu-x86_64", "-cpu", processor, tmp_path / "test_kernels"], 300)
+        assert (done.returncode, done.stdout.strip()) == (0, kernels), processor

@@ -53,7 +53,10 @@ def aligned(size: int) -> np.ndarray:
 
 
 def make_config(context: int | None, n_batch: int = 0, generic: bool = False):
-    """ep_config without threads, with the kernels of this processor or the generic ones. Raises ContextError or EdgePosError for numbers C could not hold or would take as a default."""
+    """ep_config without threads, with the kernels of this processor or the generic ones.
+
+    Raises ContextError or EdgePosError for numbers C could not hold or would take as a default.
+    """
     context = 0 if context is None else whole_number("context", context, 1, 2**31 - 1, ContextError)
     n_batch = whole_number("n_batch", n_batch, 0, 2**31 - 1)  # 0: the default
     return ffi.new("ep_config *", {"context": context, "n_batch": n_batch, "threads": 1, "cpu": 0 if generic else lib.ep_cpu_detect()})

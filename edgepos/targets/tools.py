@@ -19,6 +19,7 @@ PACKAGES = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
     "qemu-aarch64": "qemu-user",
     "qemu-arm": "qemu-user",
+    "qemu-x86_64": "qemu-user",
     "qemu-system-arm": "qemu-system-arm",
 }
 

@@ -280,7 +280,10 @@ AVX2 static int64_t dot16(const int16_t *q, const int16_t *k, int32_t dim) {
     }
   }
   for (int32_t i = 0; i < dim; i++) sum += (int64_t)(q[i] * k[i]);
-  return sum + add_across32(low) + (int64_t)add_across32(high) * 65536;
+  __m256i pairs = _mm256_hadd_epi32(low, high); /* 32 sums of 16 bits in 8 dwords: far below 2^31 */
+  __m128i fours = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  fours = _mm_hadd_epi32(fours, fours);
+  return sum + _mm_cvtsi128_si32(fours) + (int64_t)_mm_extract_epi32(fours, 1) * 65536;
 }
 
 AVX2 static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n) {
