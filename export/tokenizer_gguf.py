@@ -10,6 +10,7 @@ import numpy as np
 
 from edgepos.errors import FormatError
 
+from . import normalizers
 from .config import Config
 from .shorten import shorten
 from .pre_tokenizers import GGUF_NAMES, byte_level_steps, pre_tokenizer_of_gguf
@@ -21,6 +22,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE = "\u2581"  # SentencePiece's visible space
 
 _BYTE_LEVEL = byte_level_steps("gpt2")
+NFC_NAMES = ("qwen2",)  # GGUF does not say that Qwen's own tokenizer brings texts to NFC
 
 
 def read_tokenizer(keys: Config, vocab_size: int) -> tuple[TokenizerSpec | None, str | None]:
@@ -34,7 +36,7 @@ def read_tokenizer(keys: Config, vocab_size: int) -> tuple[TokenizerSpec | None,
         name = pre_tokenizer_of_gguf(pre) if isinstance(pre, str) else None
         if name is None:
             return None, f"{keys.origin}: pre-tokenizer {shorten(pre)} (tokenizer.ggml.pre) is not supported; supported: {', '.join(GGUF_NAMES)}"
-        return _Vocabulary(keys, vocab_size).byte_level(name, byte_level_steps(name)), None
+        return _Vocabulary(keys, vocab_size).byte_level(name, byte_level_steps(name), pre in NFC_NAMES), None
     if kind == "llama":
         return _Vocabulary(keys, vocab_size).sentence_piece(), None
     what = "no tokenizer" if kind is None else f"tokenizer.ggml.model {shorten(kind)} is not supported"
@@ -80,8 +82,8 @@ class _Vocabulary:
                 raise FormatError(f"{self.origin}: tokens {ids[strings[i]]} and {i} are both {shorten(strings[i])}; keep one")
         return ids
 
-    def byte_level(self, pre: str, step: dict[str, Any]) -> TokenizerSpec:
-        """GPT-2's scheme: merges in order, characters that stand for bytes."""
+    def byte_level(self, pre: str, step: dict[str, Any], nfc: bool) -> TokenizerSpec:
+        """GPT-2's scheme: merges in order, characters that stand for bytes; nfc: the text is brought to that form first."""
         vocab = self._ids(self.strings, np.zeros(len(self.strings), bool))
         rows: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         merges = self._list("merges", str)
@@ -109,11 +111,12 @@ class _Vocabulary:
             add_prefix_space=False,
             pre_tokenizer=pre,
             strip_space_after_bos=False,
-            source_json=self._json(vocab, merges, step, pre == "llama3"),
+            source_json=self._json(vocab, merges, step, pre == "llama3", nfc),
             ignore_merges=pre == "llama3",
+            normalizer=normalizers.nfc() if nfc else None,
         )
 
-    def _json(self, vocab: dict[str, int], merges: list[str], step: dict[str, Any], ignore_merges: bool) -> bytes:
+    def _json(self, vocab: dict[str, int], merges: list[str], step: dict[str, Any], ignore_merges: bool, nfc: bool) -> bytes:
         """The same tokenizer as a tokenizer.json."""
         added = [
             {"id": i, "content": self.strings[i], "special": bool(self.types[i] == CONTROL), "normalized": False}
@@ -124,7 +127,7 @@ class _Vocabulary:
         root = {
             "version": "1.0",
             "added_tokens": added,
-            "normalizer": None,
+            "normalizer": {"type": "NFC"} if nfc else None,
             "pre_tokenizer": step,
             "post_processor": None,
             "decoder": _BYTE_LEVEL,
@@ -171,5 +174,5 @@ class _Vocabulary:
             add_prefix_space=prefix,
             pre_tokenizer="none",
             strip_space_after_bos=prefix,
-            space_rules=frozenset({"low-line", "strip-first"} if prefix else {"low-line"}),
+            space_rules=frozenset({"low-line", "strip-first", "every"} if prefix else {"low-line"}),
         )

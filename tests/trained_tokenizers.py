@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 from pathlib import Path
 
 import numpy as np
 import tokenizers
+from tokenizer_images import image, tokenizer_program
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from edgepos.export.pre_tokenizers import PATTERNS
+from edgepos.export.tokenizer_hf import read_tokenizer_json
+from edgepos.runtime.native import Image
+from edgepos.runtime.tokenizer import Tokenizer
 
 SPACE = "\u2581"
 SCRIPTS = [
@@ -210,5 +213,36 @@ def darts(keys: dict[bytes, bytes]) -> bytes:
     return (4 * size).to_bytes(4, "little") + array.tobytes() + strings
 
 
-def charsmap_base64() -> str:
-    return base64.b64encode(charsmap()).decode()
+def read(path, vocab_size=10_000):
+    return read_tokenizer_json(path, vocab_size=vocab_size, bos_id=None, eos_ids=())
+
+
+def tokenizer_of(spec) -> Tokenizer:
+    return Tokenizer(Image(image(tokenizer_program(spec))))
+
+
+def lines(shared: Path) -> list[str]:
+    """What the tokenizers are trained on."""
+    text = sample(shared, 60_000, 1)
+    return [text[at : at + 200] for at in range(0, len(text), 200)]
+
+
+FORMS = {
+    "gpt2": lambda texts: byte_level(texts, "gpt2"),
+    "gpt2-space": lambda texts: byte_level(texts, "gpt2", space=True),
+    "gpt2-many": lambda texts: byte_level(texts, "gpt2", vocab=5000),
+    "llama3": lambda texts: byte_level(texts, "llama3", ignore_merges=True),
+    "qwen2": lambda texts: byte_level(texts, "qwen2", nfc=True),
+    "smollm": lambda texts: byte_level(texts, "smollm"),
+    "spm-llama": lambda texts: sentence_piece(texts, "llama"),
+    "spm-gemma": lambda texts: sentence_piece(texts, "gemma"),
+    "spm-first": lambda texts: sentence_piece(texts, "first"),
+    "spm-always": lambda texts: sentence_piece(texts, "always"),
+    "spm-unk": lambda texts: sentence_piece(texts, "unk"),
+    "bert": lambda texts: word_piece(texts),
+    "bert-cased": lambda texts: word_piece(texts, lowercase=False, accents=False),
+    "xlmr": lambda texts: unigram(texts, "xlmr"),
+    "t5": lambda texts: unigram(texts, "t5"),
+    "unigram": lambda texts: unigram(texts, "plain"),
+    "unigram-bytes": lambda texts: unigram(texts, "t5", fallback=True, vocab=1500),
+}
