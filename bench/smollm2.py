@@ -61,7 +61,7 @@ def main() -> None:
         bundles = {}
         for weights in options.weights:  # before the float model is in memory, so that the peak is the export's
             started = time.monotonic()
-            bundles[weights] = export_bundle(path, Path(folder) / f"{weights}.edgepos", weights=weights, kv=options.kv, tokenizer=None)
+            bundles[weights] = export_bundle(path, Path(folder) / f"{weights}.edgepos", weights=weights, kv=options.kv)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             print(json.dumps({"weights": weights, "export_seconds": round(time.monotonic() - started, 1), "peak_gb": round(peak, 2)}), flush=True)
         floats = FloatSession(canonical.model, threads=options.threads)

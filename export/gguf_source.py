@@ -1,10 +1,11 @@
 """GGUF models: one file with weights, metadata and tokenizer.
 
-Each architecture is a row of ``ARCHITECTURES``: how its tensors are named and how its metadata becomes a shape.
+Each architecture with Llama's block is a row of ``ARCHITECTURES``; GPT-2 has a builder of its own (None there).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
-from edgepos.positions import Rope, from_gguf
+from edgepos.positions import Learned, Rope, from_gguf
 
 from .canonical import CanonicalModel, sha256_of
 from .config import Config, check_context
-from .families import llama
+from .families import layernorm_decoder, llama
+from .families.layernorm_decoder import DecoderNames, DecoderShape
 from .gguf_file import GgufFile, open_gguf
+from .placement import POSITION_ROWS
 from .quantized_rows import LazyRows, QuantizedRows, ReorderedRows
 from .shorten import shorten
 from .tensor_set import TensorSet
@@ -45,19 +48,36 @@ LLAMA_NAMES = llama.LlamaNames(
 )
 
 
+GPT2_NAMES = DecoderNames(
+    embed="token_embd",
+    attn_norm="blk.{i}.attn_norm",
+    q="blk.{i}.attn_q",
+    k="blk.{i}.attn_k",
+    v="blk.{i}.attn_v",
+    out="blk.{i}.attn_output",
+    mlp_norm="blk.{i}.ffn_norm",
+    up="blk.{i}.ffn_up",
+    down="blk.{i}.ffn_down",
+    final_norm="output_norm",
+    head="output",
+)
+
+
 @dataclass(frozen=True)
 class Architecture:
-    """permuted: rows of q and k are stored so that RoPE pairs neighbours. qkv_bias, head_norm: of Llama's block."""
+    """Of Llama's block. permuted: rows of q and k are stored so that RoPE pairs neighbours. qkv_bias, head_norm: as in LlamaShape."""
 
     permuted: bool = False
     qkv_bias: bool = False
     head_norm: bool = False
 
 
+GPT2 = "gpt2"
 ARCHITECTURES = {
     "llama": Architecture(permuted=True),
     "qwen2": Architecture(qkv_bias=True),
     "qwen3": Architecture(head_norm=True),
+    GPT2: None,
 }
 
 
@@ -73,7 +93,11 @@ def load_gguf(path: Path, *, context: int | None = None) -> CanonicalModel:
         raise UnsupportedError(f"{file.name}: general.architecture {shorten(name)} is not supported; supported: {', '.join(ARCHITECTURES)}")
     if file.metadata.get(SPLIT_KEY, 1) not in (0, 1):
         raise UnsupportedError(f"{file.name}: one of {shorten(file.metadata[SPLIT_KEY])} parts; merge them with llama-gguf-split --merge first")
-    model, vocab_size, arrays = _build_llama(file, keys, name, ARCHITECTURES[name], context, path.stem)
+    kind = ARCHITECTURES[name]
+    if kind is None:
+        model, vocab_size, arrays = _build_gpt2(file, keys, context, path.stem)
+    else:
+        model, vocab_size, arrays = _build_llama(file, keys, name, kind, context, path.stem)
     tokenizer, problem = read_tokenizer(keys, vocab_size)
     eos, bos = (keys.token_ids(f"tokenizer.ggml.{what}_token_id", (), vocab_size) for what in ("eos", "bos"))
     return CanonicalModel(
@@ -86,9 +110,14 @@ def load_gguf(path: Path, *, context: int | None = None) -> CanonicalModel:
         license={"license": keys.text("general.license", "")} if file.metadata.get("general.license") else None,
         eos_ids=tokenizer.eos_ids if tokenizer else eos,
         bos_id=bos[0] if bos else None,
-        grids={key: array for key, array in arrays.items() if isinstance(array, (QuantizedRows, ReorderedRows)) and array.has_grid},
+        grids={key: array for key, array in arrays.items() if key in model.graph.initializers and has_grid(array)},
         tokenizer_problem=problem,
     )
+
+
+def has_grid(array: np.ndarray | LazyRows) -> bool:
+    """Whether a tensor's own integers can be kept."""
+    return isinstance(array, (QuantizedRows, ReorderedRows)) and array.has_grid
 
 
 def _build_llama(
@@ -100,12 +129,7 @@ def _build_llama(
         return keys.size(f"{name}.{key}", **default)
 
     tensors = dict(file.tensors)
-    embed = tensors.get(LLAMA_NAMES.embed)
-    if embed is None or len(embed.shape) != 2:
-        raise FormatError(f"{file.name}: tensor '{LLAMA_NAMES.embed}' [vocabulary, {name}.embedding_length] is missing")
-    vocab_size = embed.shape[0]
-    if size("vocab_size", default=vocab_size) != vocab_size:
-        raise FormatError(f"{file.name}: {name}.vocab_size is {size('vocab_size')}, but '{LLAMA_NAMES.embed}' has {vocab_size} rows")
+    vocab_size = _vocabulary(file, keys, name)
     dim, heads = size("embedding_length"), size("attention.head_count")
     kv_heads = size("attention.head_count_kv", default=heads)
     if heads % kv_heads:
@@ -146,6 +170,48 @@ def _build_llama(
     model = llama.build(shape, taken, LLAMA_NAMES, title, family=name, encoding=encoding)
     taken.finish()
     return model, vocab_size, tensors
+
+
+def _vocabulary(file: GgufFile, keys: Config, name: str) -> int:
+    """Rows of the embedding; raises FormatError when it is missing or the metadata says otherwise."""
+    embed = file.tensors.get(LLAMA_NAMES.embed)
+    if embed is None or len(embed.shape) != 2:
+        raise FormatError(f"{file.name}: tensor '{LLAMA_NAMES.embed}' [vocabulary, {name}.embedding_length] is missing")
+    said = keys.size(f"{name}.vocab_size", default=embed.shape[0])
+    if said != embed.shape[0]:
+        raise FormatError(f"{file.name}: {name}.vocab_size is {said}, but '{LLAMA_NAMES.embed}' has {embed.shape[0]} rows")
+    return embed.shape[0]
+
+
+def _build_gpt2(file: GgufFile, keys: Config, context: int | None, title: str) -> tuple[ir.Model, int, Mapping[str, np.ndarray | LazyRows]]:
+    """(graph, vocabulary, tensors) of GPT-2."""
+    dim, heads, layers = (keys.size(f"gpt2.{key}") for key in ("embedding_length", "attention.head_count", "block_count"))
+    if dim % heads:
+        raise FormatError(f"{file.name}: gpt2.embedding_length {dim} is not a multiple of attention.head_count {heads}")
+    if layers > len(file.tensors):
+        raise FormatError(f"{file.name}: gpt2.block_count is {layers}, but the file has {len(file.tensors)} tensors")
+    count = keys.size("gpt2.context_length")
+    tensors = TensorSet(file.name, file.tensors)
+    shape = DecoderShape(
+        vocab_size=_vocabulary(file, keys, GPT2),
+        dim=dim,
+        hidden_dim=keys.size("gpt2.feed_forward_length", default=4 * dim),
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=dim // heads,
+        context=check_context(file.name, context, count, "gpt2.context_length"),
+        epsilon=keys.epsilon("gpt2.attention.layer_norm_epsilon", default=1e-5),
+        activation="gelu_tanh",
+        tied="output.weight" not in tensors,
+    )
+    tensors.rename("position_embd.weight", POSITION_ROWS)
+    for i in range(layers):
+        for part in ("weight", "bias"):
+            tensors.split(f"blk.{i}.attn_qkv.{part}", {f"blk.{i}.attn_{x}.{part}": dim for x in "qkv"})
+    model = layernorm_decoder.build(shape, tensors, GPT2_NAMES, title, family=GPT2, encoding=Learned(count))
+    tensors.finish()
+    return model, shape.vocab_size, tensors.arrays
 
 
 def _encoding(file: GgufFile, tensors: dict) -> Rope:

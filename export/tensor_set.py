@@ -57,6 +57,11 @@ class TensorSet:
         self._taken.add(name)
         return Weight(name, array, tuple(shape))
 
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray | LazyRows]:
+        """Every tensor by name, those made by ``split`` too."""
+        return self._arrays
+
     def without_prefix(self, prefix: str) -> TensorSet:
         """The same tensors, ``prefix`` removed from the names that have it; raises FormatError when two names become one."""
         arrays = {name.removeprefix(prefix): array for name, array in self._arrays.items()}

@@ -34,6 +34,7 @@ MODELS = {
     "llama_yarn": ("Llama", GROUPED | dict(rope_parameters=YARN)),
     "llama_llama3": ("Llama", GROUPED | dict(rope_parameters=LLAMA3, tie_word_embeddings=True)),
     "llama_linear": ("Llama", GROUPED | dict(rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0})),
+    "llama_dynamic": ("Llama", GROUPED | dict(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})),
     "mistral": ("Mistral", GROUPED | dict(head_dim=16, sliding_window=7)),
     "mistral_full": ("Mistral", GROUPED | dict(sliding_window=None)),
     "qwen2": ("Qwen2", GROUPED | dict(tie_word_embeddings=True)),

@@ -93,6 +93,47 @@ def test_qwen2_and_qwen3(tmp_path):
         np.testing.assert_allclose(reference(path).eval(random_ids(40)), torch_logits(model, random_ids(40)), rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
+def test_gpt2(tmp_path, kind):
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=64, n_layer=2, n_head=4, initializer_range=0.15)
+    torch.manual_seed(5)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if name.endswith("bias") or "ln_" in name:
+                value.add_(torch.randn_like(value) * 0.2)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gpt2")
+    numbers = {"context_length": 64, "embedding_length": 64, "block_count": 2, "feed_forward_length": 256, "attention.head_count": 4}
+    for key, value in numbers.items():
+        writer.add_uint32(f"gpt2.{key}", value)
+    writer.add_float32("gpt2.attention.layer_norm_epsilon", 1e-5)
+    write_tokenizer(writer, VOCAB)
+    names = {"transformer.h.": "blk.", "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output"}
+    names |= {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm"}
+    held = {}
+    for name, value in model.state_dict().items():
+        if name == "lm_head.weight":
+            continue
+        data, new = value.numpy(), name
+        for old, short in names.items():
+            new = new.replace(old, short)
+        turned = ".c_" in name and data.ndim == 2
+        data = np.ascontiguousarray(data.T if turned else data)
+        raw = KIND[kind] if turned else KIND.F32
+        stored = gguf.quants.quantize(data, raw) if raw != KIND.F32 else data
+        writer.add_tensor(new, stored, raw_dtype=raw)
+        back = gguf.quants.dequantize(stored, raw) if raw != KIND.F32 else data
+        held[name] = back.T if turned else back
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with_weights(model, {name: value.copy() for name, value in held.items()})
+    canonical = load(tmp_path / "m.gguf")
+    np.testing.assert_allclose(reference(canonical).eval(random_ids(40)), torch_logits(model, random_ids(40)), rtol=0, atol=1e-3)
+    assert len(canonical.grids) == (0 if kind == "F32" else 2 * 6)
+
+
 def test_rope_factors_divide_the_frequencies(tmp_path, llama):
     factors = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
     write_gguf(tmp_path / "m.gguf", llama, "llama", tensors={"rope_freqs.weight": factors})
