@@ -12,7 +12,7 @@ from random_programs import Shape, random_program
 from tokenizer_images import image
 
 from edgepos.fixedpoint import fnv1a64
-from edgepos.golden import GoldenSession
+from edgepos.golden_session import GoldenSession
 from edgepos.resources import c_runtime_dir
 from edgepos.targets import build, tools
 
