@@ -201,6 +201,12 @@ class Program:
         return min([MAX_POSITION, *(len(self.arrays[op.tensors[0]]) - 1 - op.params["offset"] for op in tables)])
 
     @property
+    def weight_format(self) -> str:
+        """Formats of the matrices that LINEAR reads, for people: "w4g32+w8g32" where both occur."""
+        linears = [op for op in self.ops if op.code == Op.LINEAR]
+        return "+".join(sorted({"w4g32" if op.params["form"] == W4G32 else "w8" if op.tensors[1] == NONE else "w8g32" for op in linears}))
+
+    @property
     def bidirectional(self) -> bool:
         """True if every token sees the whole call."""
         return any(op.code == Op.ATTENTION and op.params["mask"] == BIDIRECTIONAL for op in self.ops)

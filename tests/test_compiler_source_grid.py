@@ -83,6 +83,7 @@ def test_a_bundle_is_close_to_its_file_and_the_same_on_every_engine(tmp_path, ll
     session = bundle.session()
     np.testing.assert_array_equal(np.concatenate([session.eval_int(ids[:17]), session.eval_int(ids[17:])]), golden)
     forms = [op.params["form"] for op in bundle.program.ops if op.code == Op.LINEAR]
+    assert bundle.program.weight_format == ("w8g32" if kinds == "Q8_0" else "w4g32+w8g32")
     assert forms == [0 if kinds == "Q8_0" else 1] * (len(forms) - 1) + [0]  # the head shares the embedding's rows
     floats = reference(tmp_path / "m.gguf").eval(ids)
     kl = kl_divergence(log_softmax(floats), log_softmax(golden * session.logit_scale)).mean()

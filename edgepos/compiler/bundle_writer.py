@@ -94,7 +94,7 @@ def _facts(canonical: CanonicalModel, compiled: Compiled) -> gguf_file.Facts:
     o, spec = compiled.options, canonical.tokenizer
     with_tokenizer = compiled.program.header.tokenizer != 0
     texts = {
-        "edgepos.weights": o.weights,
+        "edgepos.weights": compiled.program.weight_format,
         "edgepos.activations": o.activations,
         "edgepos.kv": o.kv,
         "edgepos.family": compiled.source.family,

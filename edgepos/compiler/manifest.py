@@ -47,7 +47,7 @@ def report(canonical: CanonicalModel, compiled: Compiled, memory: dict, tables: 
     return {
         "name": canonical.name,
         "digest": f"{program.header.digest:016x}",
-        "formats": {"weights": o.weights, "activations": o.activations, "kv": o.kv},
+        "formats": {"weights": program.weight_format, "activations": o.activations, "kv": o.kv},
         "positions": tables,
         "memory": memory,
         "layers": [{"name": op.name, "op": op.code.name, "f": program.values[op.out].f} for op in program.ops if op.out != NONE],

@@ -15,7 +15,7 @@ def describe(bundle) -> dict:
         "name": manifest.get("name", bundle.model_path.stem),
         "model_bytes": bundle.model_path.stat().st_size,
         "bundle_bytes": sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) if bundle.path else bundle.model_path.stat().st_size,
-        "formats": f"{'w8g32' if _grouped(program) else 'w8'} a16 kv{header.kv_bits}",
+        "formats": f"{program.weight_format} a16 kv{header.kv_bits}",
         "positions": _positions(program),
         "vocabulary": header.vocab,
         "context": header.context,
@@ -27,10 +27,6 @@ def describe(bundle) -> dict:
         "licence": str((manifest.get("license") or {}).get("license", "not stated")),
         "digest": f"{header.digest:016x}",
     }
-
-
-def _grouped(program) -> bool:
-    return any(op.code == Op.LINEAR and op.tensors[1] >= 0 for op in program.ops)
 
 
 def _positions(program) -> str:
