@@ -96,6 +96,10 @@ BLOOM_CONFIGS = [
     ({"n_layer": 1}, BAD, "unexpected tensor"),
     ({"seq_length": 0}, BAD, "seq_length is 0"),
     ({"tie_word_embeddings": False}, BAD, "'lm_head.weight' is missing"),
+    ({"hidden_act": "relu"}, UnsupportedError, "hidden_act 'relu'"),
+    ({"activation_function": "silu"}, UnsupportedError, "activation_function 'silu'"),
+    ({"rope_scaling": {"type": "linear"}}, UnsupportedError, "rope_scaling"),
+    ({"sliding_window": 64}, UnsupportedError, "sliding_window"),
 ]
 
 

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from edgepos.errors import FormatError
+from edgepos.errors import FormatError, UnsupportedError
 
 from ..config import Config, check_context
 from ..graph import GraphBuilder
+from ..shorten import shorten
 from ..tensor_set import TensorSet, Weight
 
 MODEL_TYPE = "bloom"
 DEFAULT_BOS, DEFAULT_EOS = (1,), (2,)  # of the config class, when the file does not say
 TRAINED_CONTEXT = 2048  # what BLOOM was trained with; used when the config does not say
+GELU_NAMES = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "bloom_gelu")  # of the tanh form
 LONGEST = 2**31 - 1  # ALiBi itself has no limit; check_context caps what EdgePos plans for
 
 
@@ -39,6 +41,7 @@ def read_config(config: Config, context: int | None) -> BloomShape:
     The context is ``seq_length`` (2048 when absent) unless asked for: ALiBi has no limit of its own.
     Raises FormatError naming the key.
     """
+    _refuse_foreign(config)
     dim = config.size_of(("hidden_size", "n_embed"))
     heads = config.size_of(("n_head", "num_attention_heads"))
     if dim % heads:
@@ -56,6 +59,16 @@ def read_config(config: Config, context: int | None) -> BloomShape:
         residual_after_norm=config.flag("apply_residual_connection_post_layernorm", default=False),
         tied=config.flag("tie_word_embeddings", default=True),
     )
+
+
+def _refuse_foreign(config: Config) -> None:
+    """Bloom has no key for these; one that says something else describes another model, and ignoring it would be a guess."""
+    for key in ("rope_scaling", "rope_parameters", "rope_theta", "sliding_window"):
+        if config.values.get(key) is not None:
+            raise UnsupportedError(f"{config.origin}: {key} stands in a Bloom config, whose positions are ALiBi without a window; remove it or name the right architecture")
+    for key in ("hidden_act", "activation_function"):
+        if config.values.get(key) not in (None, *GELU_NAMES):
+            raise UnsupportedError(f"{config.origin}: {key} {shorten(config.values[key])} is not Bloom's; allowed: {', '.join(GELU_NAMES)}")
 
 
 def split_fused(weight: Weight, heads: int, head_dim: int) -> list[Weight]:
