@@ -35,18 +35,25 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=[(name, kv, extreme) for name in SHAPES for kv in (16, 8) for extreme in (False, True)], ids=str)
-def program(request):
-    name, kv_bits, extreme = request.param
+def every(names) -> dict:
+    """Parameters of a fixture: each of the shapes with both KV formats, random and extreme."""
+    return {"params": [(name, kv, extreme) for name in names for kv in (16, 8) for extreme in (False, True)], "ids": str}
+
+
+def build(name: str, kv_bits: int, extreme: bool):
     shape = Shape(**{**vars(SHAPES[name]), "kv_bits": kv_bits})
     return random_program(np.random.default_rng(list(SHAPES).index(name)), shape, extreme)
 
 
-@pytest.fixture
-def causal(program):
-    if program.bidirectional:
-        pytest.skip("takes its tokens in one call")
-    return program
+@pytest.fixture(**every(SHAPES))
+def program(request):
+    return build(*request.param)
+
+
+@pytest.fixture(**every(name for name, shape in SHAPES.items() if not shape.mask))
+def causal(request):
+    """Programs that take their tokens in any number of calls."""
+    return build(*request.param)
 
 
 def spread(program, n: int, seed: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """The C runtime's position primitives equal the NumPy ones, bit for bit."""
 
-import shutil
 import subprocess
 
 import numpy as np
@@ -32,13 +31,10 @@ int main(void) {
 @pytest.fixture(scope="module")
 def run(root, tmp_path_factory):
     sources = [root / "c_runtime" / "src" / f for f in ("positions.c", "fixed.c")]
-    if not sources[0].is_file():
-        pytest.skip("c_runtime/src/positions.c is not there")
     folder = tmp_path_factory.mktemp("twin")
     (folder / "main.c").write_text(PROGRAM)
-    compiler = shutil.which("cc") or pytest.skip("no C compiler")
-    command = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{root / 'c_runtime' / 'include'}"]
-    command += [str(folder / "main.c"), *(str(s) for s in sources if s.is_file()), "-o", str(folder / "twin")]
+    command = ["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{root / 'c_runtime' / 'include'}"]
+    command += [str(folder / "main.c"), *map(str, sources), "-o", str(folder / "twin")]
     subprocess.run(command, check=True)
 
     def call(triples):
