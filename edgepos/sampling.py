@@ -48,7 +48,7 @@ class Sampling:
     @classmethod
     def of(cls, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> Sampling:
         """From decimal parameters. Raises EdgePosError for NaN, negative or too large ones."""
-        for name, value, high in (("temperature", temperature, 65535), ("top_p", top_p, 1)):
+        for name, value, high in (("temperature", temperature, 65536 - 2**-16), ("top_p", top_p, 1)):
             if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not (math.isfinite(value) and 0 <= value <= high):
                 raise EdgePosError(f"{name} is {value!r}; a number from 0 to {high} is needed")
         top_k = whole_number("top_k", top_k, 0, fx.INT32_MAX)

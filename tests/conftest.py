@@ -38,7 +38,7 @@ def bundle(request, root, tmp_path_factory):
         if (name, kv) not in made:
             import edgepos
 
-            found = [folder for group in ("tiny", "positions") if (folder := root / "examples" / group / name).is_dir()]
+            found = [path for path in (root / "examples" / group / name for group in ("tiny", "positions")) if path.is_dir()]
             source = found[0] if found else request.getfixturevalue("shared") / "models" / name / f"{name}.bin"
             made[name, kv] = edgepos.export_bundle(source, folder / f"{name}-{kv}.edgepos", kv=kv)
         return made[name, kv]

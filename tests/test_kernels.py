@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from edgepos.runtime.native import Image, lib
 from edgepos.runtime.session import CSession
 from edgepos.targets import build, tools
 
+ROOT = Path(__file__).resolve().parents[1]
 SHAPES = {
     "w8g32 kv16": Shape(),
     "w8 kv8": Shape(grouped=False, kv_bits=8, head_dim=20, v_dim=37, width=290, inner=65),
@@ -50,7 +52,7 @@ def test_one_binary_starts_on_every_x86(tmp_path):
     """Emulated, so that it does not depend on this processor: old ones take the generic kernels, new ones AVX2."""
     require("gcc", "qemu-x86_64")
     runtime = c_runtime_dir()
-    sources = [*build.library_sources(runtime), runtime / "tests" / "test_kernels.c"]
+    sources = [*build.library_sources(runtime), ROOT / "c_runtime" / "tests" / "test_kernels.c"]
     objects = build.compile_objects("gcc", sources, [runtime / "include", runtime / "src"], ["-O2"], tmp_path)
     done = tools.run(["gcc", "-static", *objects, "-o", tmp_path / "test_kernels"], 60)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from edgepos.golden_session import GoldenSession
 from edgepos.resources import c_runtime_dir
 from edgepos.targets import build, tools
 
+ROOT = Path(__file__).resolve().parents[1]
 COMPILER, PREFIX = "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-"
 PROCESSORS = {"cortex-a53": ["neon"], "cortex-a76": ["neon", "dotprod"], "max": ["neon", "dotprod"]}
 # Moves (fmov) are how compilers pass integers on.
@@ -60,7 +62,7 @@ def test_no_float_instruction(objects):
 
 @pytest.fixture(scope="module")
 def unit_test(folder, objects):
-    return link(folder, objects, "test_kernels", [c_runtime_dir() / "tests" / "test_kernels.c"])
+    return link(folder, objects, "test_kernels", [ROOT / "c_runtime" / "tests" / "test_kernels.c"])
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
