@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import numpy as np
 import pytest
 from hf_models import VOCAB, _save, random_ids, torch_logits  # skips where PyTorch is missing
@@ -30,6 +31,9 @@ LOCAL_GLOBAL = {
 }
 MPT = dict(vocab_size=VOCAB, d_model=48, n_layers=2, initializer_range=0.15, max_seq_len=64)
 
+# Half of each head rotates. Copies: a config class may rewrite the dict it is given.
+HALF_LONG = LONG | dict(partial_rotary_factor=0.5, short_factor=LONG["short_factor"][:2], long_factor=LONG["long_factor"][:2])
+HALF_YARN = YARN | dict(partial_rotary_factor=0.5)
 MODELS = {
     "llama_yarn": ("Llama", GROUPED | dict(rope_parameters=YARN)),
     "llama_llama3": ("Llama", GROUPED | dict(rope_parameters=LLAMA3, tie_word_embeddings=True)),
@@ -43,7 +47,9 @@ MODELS = {
     "phi3": ("Phi3", GROUPED | dict(pad_token_id=0, sliding_window=11)),
     "phi3_longrope": ("Phi3", GROUPED | dict(pad_token_id=0, rope_parameters=LONG, original_max_position_embeddings=16)),
     "phi3_partial": ("Phi3", GROUPED | dict(pad_token_id=0, rope_parameters=PARTIAL)),
+    "phi3_partial_longrope": ("Phi3", GROUPED | dict(pad_token_id=0, rope_parameters=HALF_LONG, original_max_position_embeddings=16)),
     "phi": ("Phi", GROUPED | dict(rope_parameters=PARTIAL)),
+    "phi_partial_yarn": ("Phi", GROUPED | dict(rope_parameters=HALF_YARN)),
     "gpt_neox": ("GPTNeoX", SMALL | dict(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25})),
     "gpt_neox_serial": ("GPTNeoX", SMALL | dict(use_parallel_residual=False, hidden_act="gelu_fast", tie_word_embeddings=True)),
     "gpt2": ("GPT2", dict(vocab_size=VOCAB, n_positions=64, n_embd=48, n_layer=2, n_head=6, bos_token_id=0, eos_token_id=0, initializer_range=0.15)),
@@ -65,7 +71,7 @@ def made(tmp_path_factory):
         if key not in done:
             family, settings = MODELS[key]
             folder = tmp_path_factory.mktemp(key)
-            config = getattr(transformers, CONFIG.get(family, f"{family}Config"))(**settings)
+            config = getattr(transformers, CONFIG.get(family, f"{family}Config"))(**copy.deepcopy(settings))
             config._attn_implementation = "eager"
             model = getattr(transformers, CLASS.get(family, f"{family}ForCausalLM"))(config)
             done[key] = folder, _save(model, folder, torch.float32, "1GB")

@@ -6,8 +6,22 @@ import numpy as np
 import pytest
 
 from edgepos import positions
-from edgepos.errors import EdgePosError, UnsupportedError
-from edgepos.positions import InterpolatedPlan, MRope, PhasePlan, PiecewisePlan, Rope, SplitPlan, TablePlan, pareto
+from edgepos.errors import EdgePosError, FormatError, UnsupportedError
+from edgepos.positions import (
+    Alibi,
+    InterpolatedPlan,
+    Learned,
+    MRope,
+    NoPosition,
+    PhasePlan,
+    PiecewisePlan,
+    Rope,
+    Sinusoidal,
+    SplitPlan,
+    T5Bias,
+    TablePlan,
+    pareto,
+)
 from edgepos.positions.interpolated import ENTRIES, interpolation_bound, quarter_sine, wave
 
 SPEC = Rope(64)
@@ -120,3 +134,16 @@ def test_bad_plans_are_refused():
     ):
         with pytest.raises(UnsupportedError):
             make()
+
+
+def test_encodings_that_do_not_rotate_are_compared_and_their_plans_named():
+    specs = [Alibi(4), Sinusoidal(8, start=2, scale=0.5)]
+    for spec in specs:
+        rows = pareto(spec, 64)
+        assert rows and all({"method", "bits", "bytes", "bound", "operations", "best"} <= set(row) for row in rows)
+    for spec in [*specs, T5Bias(), NoPosition(), Learned(16, 8)]:
+        with pytest.raises(UnsupportedError, match=f"{spec.encoding} does not"):
+            positions.plan(spec, context=64)
+    for bad in (-1, 1.5, True):
+        with pytest.raises(FormatError, match="max_bytes"):
+            positions.plan(Rope(8), context=16, max_bytes=bad)

@@ -242,3 +242,13 @@ def test_layer_kinds_against_transformers(family, extra):
 def test_bad_layer_kinds_are_refused(extra, named):
     with pytest.raises(EdgePosError, match=named):
         from_config({"model_type": "gemma3_text"} | GEMMA3 | extra)
+
+
+def test_original_lengths_in_two_places_must_agree():
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 64}
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+    with pytest.raises(FormatError, match="original_max_position_embeddings is 32, and 16"):
+        from_config(config | {"rope_parameters": yarn, "original_max_position_embeddings": 32})
+    for outer in ({}, {"original_max_position_embeddings": None}, {"original_max_position_embeddings": 16}):
+        spec = from_config(config | {"rope_parameters": yarn} | outer)
+        assert spec.scaling.original_max_position_embeddings == 16

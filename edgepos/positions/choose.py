@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
 from .interpolated import ENTRIES, ORDERS, InterpolatedPlan
 from .piecewise import PiecewisePlan
 from .plan import PhasePlan, RotationPlan, TablePlan
 from .rope import Rotation
-from .spec import POSITION_LIMIT, check_choice, check_context, check_positive
+from .spec import POSITION_LIMIT, Spec, check_choice, check_context, check_positive
 from .split import SplitPlan
 
 METHODS = ("auto", "phase", "table", "split", "piecewise")
 EXAMINED_BYTES = 2**26  # tables above this are not built for a comparison
 NODE_SHIFTS = (2, 4, 6)
 DEFAULT_ERROR = 0.58
+# The plans of encodings that do not rotate.
+PLANS = {
+    "alibi": "SlopePlan or BiasTablePlan",
+    "t5": "LearnedBiasPlan",
+    "relative": "LearnedBiasPlan",
+    "learned": "LearnedPlan",
+    "sinusoidal": "SinusoidalPlan",
+    "sinusoidal_2d": "SinusoidalPlan",
+    "hybrid": "the plans of its parts",
+    "none": "nothing: there is nothing to compute",
+}
 
 
 def candidates(spec: Rotation, context: int) -> list[RotationPlan]:
@@ -32,9 +43,16 @@ def candidates(spec: Rotation, context: int) -> list[RotationPlan]:
     return plans
 
 
-def pareto(spec: Rotation, context: int) -> list[dict]:
+def pareto(spec: Spec, context: int, weights=None) -> list[dict]:
     """One row per plan, by bytes: method, bits, bytes, bound (units of 1/32767 for every row, so that they compare),
-    operations (integer operations per token: a pair's times the pairs), best (no other plan is at least as good in all three)."""
+    operations (integer operations per token: a pair's times the pairs), best (no other plan is at least as good in all three).
+
+    Encodings that do not rotate give the rows of `methods.method_rows`, learned ones with their table as `weights`.
+    """
+    if not isinstance(spec, Rotation):
+        from .methods import method_rows  # which has the rotations from here
+
+        return method_rows(spec, context, weights)
     rows = [_row(plan) for plan in candidates(spec, context)]
     axes = ("bytes", "bound", "operations")
     for row in rows:
@@ -54,8 +72,12 @@ def plan(
 
     bits: 16 or 8; method: a family of methods or "auto"; context: positions; max_error: proven error in units of the last
     place (default 0.58, what the runtime promises); max_bytes: of constants. Raises UnsupportedError naming the best that
-    can be had when nothing meets it.
+    can be had when nothing meets it, and for an encoding that does not rotate, whose plans are few and have names of their own.
     """
+    if not isinstance(spec, Rotation):
+        raise UnsupportedError(f"plan chooses among ways to rotate, {spec.encoding} does not; use {PLANS.get(spec.encoding, 'its own plan')}, and pareto to compare")
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
+        raise FormatError(f"max_bytes is {max_bytes!r}; allowed is a whole number from 0")
     check_choice("method", method, METHODS)
     max_error = DEFAULT_ERROR if max_error is None else check_positive("max_error", max_error)
     allowed = [p for p in candidates(spec, context) if p.bits == bits and (method == "auto" or p.method.startswith(method))]

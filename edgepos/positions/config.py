@@ -37,7 +37,10 @@ def rope_from_config(config: dict, theta: float = DEFAULT_THETA, share: float = 
     if kind == "dynamic":
         scaling["max_position_embeddings"] = required(config, "max_position_embeddings")
     if kind in _ORIGINAL_LENGTH:
-        original = config.get("original_max_position_embeddings", scaling.get("original_max_position_embeddings", length))
+        outer, inner = config.get("original_max_position_embeddings"), scaling.get("original_max_position_embeddings")
+        if None not in (outer, inner) and outer != inner:
+            raise FormatError(f"original_max_position_embeddings is {outer!r}, and {inner!r} among the rope parameters; make them one")
+        original = next((value for value in (outer, inner, length) if value is not None), None)
         if original is None:
             raise FormatError("original_max_position_embeddings is missing, and max_position_embeddings too")
         scaling["original_max_position_embeddings"] = original
