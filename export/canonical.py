@@ -45,6 +45,11 @@ class CanonicalModel:
     tokenizer_problem: str | None = None
 
 
+def readable(name: str) -> str:
+    """``name`` of a file or folder as text that every file of a bundle can hold: bytes that are not UTF-8 become '?'."""
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
 def read_license(folder: Path) -> dict[str, Any] | None:
     """model_card.json of ``folder``; else {"license": first line of LICENSE}; else None."""
     card = folder / "model_card.json"
@@ -65,5 +70,5 @@ def sha256_of(paths: Iterable[Path]) -> dict[str, str]:
         with open(path, "rb") as file:
             while piece := file.read(1 << 20):
                 digest.update(piece)
-        digests[path.name] = digest.hexdigest()
+        digests[readable(path.name)] = digest.hexdigest()
     return digests

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
 from edgepos.positions import Learned, Rope, from_gguf
 
-from .canonical import CanonicalModel, sha256_of
+from .canonical import CanonicalModel, readable, sha256_of
 from .config import Config, check_context
 from .families import layernorm_decoder, llama
 from .families.layernorm_decoder import DecoderNames, DecoderShape
@@ -95,15 +95,15 @@ def load_gguf(path: Path, *, context: int | None = None) -> CanonicalModel:
         raise UnsupportedError(f"{file.name}: one of {shorten(file.metadata[SPLIT_KEY])} parts; merge them with llama-gguf-split --merge first")
     kind = ARCHITECTURES[name]
     if kind is None:
-        model, vocab_size, arrays = _build_gpt2(file, keys, context, path.stem)
+        model, vocab_size, arrays = _build_gpt2(file, keys, context, readable(path.stem))
     else:
-        model, vocab_size, arrays = _build_llama(file, keys, name, kind, context, path.stem)
+        model, vocab_size, arrays = _build_llama(file, keys, name, kind, context, readable(path.stem))
     tokenizer, problem = read_tokenizer(keys, vocab_size)
     eos, bos = (keys.token_ids(f"tokenizer.ggml.{what}_token_id", (), vocab_size) for what in ("eos", "bos"))
     return CanonicalModel(
         model=model,
         tokenizer=tokenizer,
-        name=path.stem,
+        name=readable(path.stem),
         context=int(model.metadata_props["edgepos.context"]),
         vocab_size=vocab_size,
         source_sha256=sha256_of([path]),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgepos.errors import FormatError, UnsupportedError
 
-from .canonical import CanonicalModel, read_license, sha256_of
+from .canonical import CanonicalModel, read_license, readable, sha256_of
 from .config import Config
 from .families import ARCHITECTURES
 from .json_files import read_json_object
@@ -23,7 +23,7 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
     config = Config(read_json_object(folder / "config.json"))
     family = find_family(config)
     tensors, weight_files = open_tensors(folder)
-    name = folder.resolve().name
+    name = readable(folder.resolve().name)
     model = family.build_hf(config, tensors, context, name)
 
     read = [folder / "config.json", *weight_files]

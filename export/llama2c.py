@@ -16,7 +16,7 @@ import numpy as np
 
 from edgepos.errors import FormatError, UnsupportedError
 
-from .canonical import CanonicalModel, read_license, sha256_of
+from .canonical import CanonicalModel, read_license, readable, sha256_of
 from .config import check_context
 from .families import llama
 from .tensor_set import TensorSet
@@ -51,12 +51,12 @@ def load_llama2c(path: Path, *, context: int | None = None, tokenizer: Path | No
     shape = replace(shape, context=check_context(path.name, context, shape.context, "seq_len"))
     tokenizer_path = tokenizer or find_tokenizer(path, shape.vocab_size)
     spec = read_tokenizer_bin(tokenizer_path, shape.vocab_size)
-    model = llama.build(shape, tensors, NAMES, path.stem)
+    model = llama.build(shape, tensors, NAMES, readable(path.stem))
     tensors.finish()
     return CanonicalModel(
         model=model,
         tokenizer=spec,
-        name=path.stem,
+        name=readable(path.stem),
         context=shape.context,
         vocab_size=shape.vocab_size,
         source_sha256=sha256_of([path, tokenizer_path]),

@@ -216,3 +216,12 @@ def test_a_link_is_never_replaced(copy):
     with pytest.raises(EdgePosError, match="symbolic link"):
         edgepos.export_bundle(tiny_model_dir("tiny-rope"), link, force=True)
     assert link.is_symlink() and sorted(p.name for p in copy.parent.iterdir()) == ["copy.edgepos", "link.edgepos"]
+
+
+def test_a_source_whose_name_is_not_utf8(tmp_path):
+    import os
+
+    source = os.fsencode(tmp_path) + b"/mod\xff"
+    shutil.copytree(os.fsencode(tiny_model_dir("tiny-alibi")), source)
+    bundle = edgepos.export_bundle(os.fsdecode(source), tmp_path / "x.edgepos", context=16)
+    assert bundle.manifest["name"] == "mod?"

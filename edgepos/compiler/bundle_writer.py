@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from .. import export
@@ -52,8 +51,6 @@ def export_bundle(
     tell = progress or (lambda what, done, total: None)
     tell("read", 0, 1)
     canonical = source if isinstance(source, CanonicalModel) else export.load(source, context=context)
-    # A folder's name may hold bytes that are not UTF-8; files of a bundle cannot.
-    canonical = replace(canonical, name=canonical.name.encode("utf-8", "replace").decode("utf-8"))
     tell("read", 1, 1)
     compiled = compile_model(
         canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
