@@ -10,9 +10,10 @@ import gguf
 import numpy as np
 
 from . import program as programs
-from .bundle_json import check_manifest, check_report, sha256_of
+from .bundle_json import check_manifest, check_report
 from .errors import EdgePosError, FormatError
 from .export.json_files import read_json_object
+from .file_hash import sha256_of
 from .golden_session import GoldenSession
 from .program import Program
 from .runtime.native import Image
@@ -55,7 +56,7 @@ class Bundle:
         arrays = [tensor.data.reshape(tuple(int(n) for n in reversed(tensor.shape))) for tensor in reader.tensors]
         return programs.decode(arrays[0], names, [None, *arrays[1:]], self.manifest.get("operators"))
 
-    @cached_property
+    @property
     def manifest(self) -> dict:
         """manifest.json, checked against model.gguf, or {} for a model.gguf alone. Raises FormatError when they contradict."""
         if self.path is None:
@@ -126,8 +127,7 @@ class Bundle:
             file = (self.path / name).resolve()
             if self.path.resolve() not in file.parents or not file.is_file():
                 raise FormatError(f"{self.path}: {name} of the manifest is missing; export the bundle again")
-            with file.open("rb") as stream:
-                digest = sha256_of(stream)
+            digest = sha256_of(file)
             if digest != entry["sha256"]:
                 raise FormatError(f"{self.path / name}: SHA-256 {digest[:12]}… found, {entry['sha256'][:12]}… in the manifest; the file was changed")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
-from typing import BinaryIO
 
 from .errors import FormatError
 from .fixedpoint import ARITH
+from .program import FORMAT
 
-FORMAT = 1  # docs/bundle.md
 ADVICE = "export the bundle again"
 
 
@@ -50,14 +48,6 @@ def check_report(file: Path, report: dict) -> None:
         entries = _need(file, report, key, list)
         if not all(isinstance(entry, dict) and wanted <= set(entry) for entry in entries):
             raise FormatError(f"{file}: every entry of {key} must have {', '.join(sorted(wanted))}; {ADVICE}")
-
-
-def sha256_of(stream: BinaryIO) -> str:
-    """SHA-256 in hex, read in pieces."""
-    digest = hashlib.sha256()
-    while piece := stream.read(1 << 20):
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 def _need(file: Path, content: dict, key: str, kind):

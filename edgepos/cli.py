@@ -147,7 +147,6 @@ def report(
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     write(opened, result)
-    del opened.manifest  # it was replaced
     if as_json:
         sys.stdout.write(dumps(result))
     else:

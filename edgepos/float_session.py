@@ -17,8 +17,8 @@ import onnxruntime as ort
 from edgepos.errors import ContextError, FormatError
 from edgepos.export import CanonicalModel, load
 from edgepos.generation import Generates
+from edgepos.program import MAX_POSITION
 from edgepos.session_rules import (
-    MAX_POSITION,
     OneAtATime,
     checked_ids,
     checked_logits,

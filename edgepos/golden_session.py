@@ -8,8 +8,8 @@ from . import golden_state
 from .errors import ContextError, FormatError
 from .generation import Generates
 from .golden import Batch, Machine
-from .program import NONE, Program
-from .session_rules import MAX_POSITION, OneAtATime, checked_ids, checked_logits, checked_positions, checked_rewind, whole_number
+from .program import MAX_POSITION, NONE, Program
+from .session_rules import OneAtATime, checked_ids, checked_logits, checked_positions, checked_rewind, whole_number
 
 
 class GoldenSession(Generates):

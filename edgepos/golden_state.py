@@ -7,10 +7,11 @@ import struct
 import numpy as np
 
 from .errors import FormatError
-from .program import Program
+from .fixedpoint import ARITH
+from .program import FORMAT, Program
 
 _HEADER = struct.Struct("<4sIIQIII")
-_MAGIC, _FORMAT, _ARITH = b"EPST", 1, 1
+_MAGIC = b"EPST"
 
 
 def _layout(program: Program, n: int) -> list[tuple[int, int, str, tuple[int, ...], np.dtype]]:
@@ -31,7 +32,7 @@ def _layout(program: Program, n: int) -> list[tuple[int, int, str, tuple[int, ..
 def save(program: Program, machine, n: int, row: np.ndarray | None) -> bytes:
     """The state of n cached tokens; `row` int32 [width] is the last body row, or None."""
     parts = [
-        _HEADER.pack(_MAGIC, _FORMAT, _ARITH, program.header.digest, program.header.kv_bits, n, int(row is not None)),
+        _HEADER.pack(_MAGIC, FORMAT, ARITH, program.header.digest, program.header.kv_bits, n, int(row is not None)),
         machine.positions[:n].astype("<i4").tobytes(),
     ]
     for layer, head, area, _, dtype in _layout(program, n):
@@ -50,7 +51,7 @@ def load(program: Program, context: int, state: bytes) -> tuple[np.ndarray, list
         raise FormatError(f"saved state: {len(state)} bytes are too few for its header; save it again")
     magic, fmt, arith, digest, bits, n, has_row = _HEADER.unpack_from(state)
     h = program.header
-    if (magic, fmt, arith) != (_MAGIC, _FORMAT, _ARITH):
+    if (magic, fmt, arith) != (_MAGIC, FORMAT, ARITH):
         raise FormatError("saved state: unknown magic or version; it was not saved by this version of EdgePos")
     if (digest, bits) != (h.digest, h.kv_bits):
         raise FormatError("saved state: it was saved by another model or KV format; restore it with the bundle that saved it")

@@ -14,6 +14,7 @@ from .errors import FormatError
 
 MAGIC = 0x52505045
 LAYOUT = 1
+FORMAT = 1  # of a bundle: docs/bundle.md
 HEADER_WORDS, TENSOR_WORDS, VALUE_WORDS, KV_WORDS, OP_WORDS = 64, 8, 4, 4, 16
 ALIGN = 64
 GROUP = 32
@@ -21,7 +22,6 @@ NONE = -1
 
 GGUF_I8, GGUF_I16, GGUF_I32 = 24, 25, 26
 GGUF_TYPE = {np.dtype(np.int8): GGUF_I8, np.dtype(np.int16): GGUF_I16, np.dtype(np.int32): GGUF_I32}
-DTYPE = {number: dtype for dtype, number in GGUF_TYPE.items()}
 
 
 class Op(IntEnum):

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from .errors import ContextError, EdgePosError
-
-MAX_POSITION = 2**31 - 1
+from .program import MAX_POSITION
 
 
 def whole_number(name: str, value, low: int, high: int, error: type[EdgePosError] = EdgePosError) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+
+from edgepos import file_hash
 
 from .json_files import read_bytes, read_json_object
 from .quantized_rows import LazyRows
@@ -63,12 +64,5 @@ def read_license(folder: Path) -> dict[str, Any] | None:
 
 
 def sha256_of(paths: Iterable[Path]) -> dict[str, str]:
-    """File name -> SHA-256 in hex, read in pieces."""
-    digests = {}
-    for path in paths:
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        digests[readable(path.name)] = digest.hexdigest()
-    return digests
+    """File name -> SHA-256 in hex."""
+    return {readable(path.name): file_hash.sha256_of(path) for path in paths}

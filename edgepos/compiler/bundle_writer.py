@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -84,7 +83,7 @@ def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled) -> None:
     _write_text(folder / "report.json", dumps(report))
     _write_text(folder / "report.md", render(report))
     content = manifest.manifest(canonical, compiled, memory, manifest.file_entries(folder))
-    _write_text(folder / "manifest.json", json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    _write_text(folder / "manifest.json", dumps(content))
 
 
 def _facts(canonical: CanonicalModel, compiled: Compiled) -> gguf_file.Facts:

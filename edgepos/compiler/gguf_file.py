@@ -10,9 +10,9 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..fixedpoint import ARITH
-from ..program import ALIGN, GGUF_TYPE, Program
+from ..program import ALIGN, FORMAT, GGUF_TYPE, Program
 
-MAGIC, VERSION, FORMAT = b"GGUF", 3, 1
+MAGIC, VERSION = b"GGUF", 3
 U32, BOOL, STRING = 4, 7, 8
 MOST_TENSORS = 65535
 PIECE = 1 << 24  # bytes of a tensor written at a time

@@ -10,9 +10,9 @@ import numpy as np
 
 from .. import __version__
 from ..export import CanonicalModel
+from ..file_hash import sha256_of
 from ..fixedpoint import ARITH
-from ..program import NONE, Op, Program
-from .gguf_file import FORMAT
+from ..program import FORMAT, NONE, Op, Program
 from .pipeline import Compiled
 
 CONTEXTS = (128, 512, 2048)
@@ -84,11 +84,5 @@ def ids_sha256(ids: list[int]) -> str:
 
 def file_entries(folder: Path) -> dict[str, dict[str, Any]]:
     """Path with forward slashes → bytes and sha256, of every file below `folder`."""
-    entries = {}
-    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
-        digest = hashlib.sha256()
-        with open(file, "rb") as stream:
-            while piece := stream.read(1 << 20):
-                digest.update(piece)
-        entries[file.relative_to(folder).as_posix()] = {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
-    return entries
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256_of(file)} for file in files}
