@@ -51,7 +51,10 @@ def _positions(report: dict) -> list[str]:
 def _memory(report: dict) -> list[str]:
     m = report["memory"]
     lines = ["## Memory", "", "| what | bytes |", "|---|---|"]
-    lines += [f"| {key.replace('_', ' ')} | {value:,} |" for key, value in m.items() if isinstance(value, int)]
+    sizes = {key.replace("_", " "): value for key, value in m.items() if isinstance(value, int)}
+    if "plan width" in sizes:
+        sizes["values per token"] = 4 * sizes.pop("plan width")  # int32 elements
+    lines += [f"| {name} | {value:,} |" for name, value in sizes.items()]
     lines += [f"| arena for a context of {context} | {value:,} |" for context, value in m.get("arena", {}).items()]
     return [*lines, ""]
 
