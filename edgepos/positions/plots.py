@@ -184,7 +184,7 @@ def _methods(axis, spec: Spec, context: int, weights) -> None:
         colour, at = f"C{families.index(family)}", (max(row["bytes"], 1), max(row["bound"], 1e-12))
         axis.scatter(*at, facecolors=colour if row["best"] else "none", edgecolors=colour)
         axis.annotate(rest or f"{family} {row['bits']}", at, fontsize=6, xytext=(3, 3), textcoords="offset points", rotation=50, color=colour)
-    axis.set(title="methods; filled: none is as good in bytes, error and operations", xlabel="bytes", xscale="log", yscale="log")
+    axis.set(title="methods; filled: none better in bytes, error, operations", xlabel="bytes", xscale="log", yscale="log")
     axis.set(ylabel=f"proven error, {rows[0]['unit']}")
 
 
