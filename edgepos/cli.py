@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from . import __version__
+from .cli_common import BundleArgument, err, out, progress_bar
+from .cli_run import run
 from .errors import EdgePosError
 from .positions.cli import app as positions_app
 from .positions.cli_tables import app as tables_app
@@ -29,8 +29,6 @@ app = typer.Typer(
 )
 app.add_typer(positions_app, name="positions")
 app.add_typer(tables_app, name="tables")
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 class Weights(str, Enum):
@@ -43,19 +41,6 @@ class Weights(str, Enum):
 class Kv(str, Enum):
     kv16 = "kv16"
     kv8 = "kv8"
-
-
-class Engine(str, Enum):
-    c = "c"
-    golden = "golden"
-    onnx = "onnx"
-
-
-BundleArgument = Annotated[Path, typer.Argument(help="A bundle folder (NAME.edgepos) or its model.gguf.")]
-
-
-def _progress(unit: str) -> Progress:
-    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal)
 
 
 @app.command()
@@ -75,7 +60,7 @@ def export(
     from . import export_bundle
 
     started = time.monotonic()
-    with _progress("steps") as progress:
+    with progress_bar("steps") as progress:
         task = progress.add_task("compiling", total=None)
 
         def step(description: str, done: int, total: int) -> None:
@@ -89,32 +74,7 @@ def export(
     out.print(f"{output}: {size / 1e6:.2f} MB in {time.monotonic() - started:.1f} s, digest {bundle.program.header.digest:016x}")
 
 
-@app.command()
-def run(
-    bundle: BundleArgument,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to continue.")] = "",
-    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=1, help="Most tokens to generate.")] = 128,
-    engine: Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")] = Engine.c,
-    context: Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")] = None,
-    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same text on every target.")] = 0,
-) -> None:
-    """Generate text."""
-    from .bundle import open as open_bundle
-
-    session = open_bundle(bundle).session(context=context, threads=threads, engine=engine.value)
-    pieces = session.generate(prompt, max_new_tokens, temperature, top_k, top_p, seed)
-    started = time.monotonic()
-    sys.stdout.write(prompt)
-    for piece in pieces:
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
-    elapsed = max(time.monotonic() - started, 1e-9)
-    err.print(f"{session.position} tokens in {elapsed:.2f} s, {session.position / elapsed:.0f} tokens/s", style="dim")
+app.command()(run)
 
 
 @app.command()
@@ -136,7 +96,7 @@ def report(
     if opened.path is None:
         raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
     canonical = load(source)
-    with _progress("tokens") as progress:
+    with progress_bar("tokens") as progress:
         task = progress.add_task("measuring", total=None)
         result = measure(
             opened,
