@@ -18,6 +18,7 @@ TEST_GROUPS ?= \
   objects:300:test_runtime_objects* \
   runtime:600:test_runtime_* \
   tokenizer:300:test_tokenizer* \
+  real:420:test_real_* \
   other:1200:test_*
 
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
