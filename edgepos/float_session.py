@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
+from edgepos.embedding import Embeds, check_output
 from edgepos.errors import ContextError, FormatError
 from edgepos.export import CanonicalModel, load
 from edgepos.generation import Generates
@@ -31,7 +32,7 @@ FLOAT_F = 16
 INLINE_LIMIT = 2**30  # a protobuf message ends at 2 GB; above half of that weights go to a file
 
 
-class FloatSession(Generates):
+class FloatSession(Generates, Embeds):
     """Runs one canonical graph on the CPU and keeps its KV cache; the interface is that of the integer sessions.
 
     ``model`` is an onnx_ir.Model or the path of an .onnx file. ``weights`` replaces
@@ -58,16 +59,18 @@ class FloatSession(Generates):
         self._session = _open(model, threads)
         shapes = {i.name: i.shape for i in self._session.get_inputs()}
         outputs = {o.name: o.shape for o in self._session.get_outputs()}
-        if not {"input_ids", "position_ids"} <= set(shapes) or "logits" not in outputs:
+        self._output = "embedding" if "embedding" in outputs else "logits"
+        if not {"input_ids", "position_ids"} <= set(shapes) or self._output not in outputs:
             raise FormatError(
                 f"graph '{model.graph.name}' is not canonical; inputs input_ids and position_ids and the output "
-                "logits are needed; make it with edgepos.export.load"
+                "logits or embedding are needed; make it with edgepos.export.load"
             )
         self._cache_names = [n for n in shapes if re.fullmatch(r"past_(key|value)\.\d+", n)]
         self._empty = {n: np.zeros((1, shapes[n][1], 0, shapes[n][3]), np.float32) for n in self._cache_names}
         self._present = [n.replace("past", "present", 1) for n in self._cache_names]
         self._keys = "key_position_ids" in shapes
-        self.vocab: int = outputs["logits"][-1]
+        self.embedding: int = outputs["embedding"][-1] if self._output == "embedding" else 0
+        self.vocab: int = int(model.metadata_props.get("edgepos.vocabulary", 0)) if self.embedding else outputs["logits"][-1]
         limit = int(model.metadata_props.get("edgepos.context", MAX_POSITION + 1))
         self.context: int = limit if context is None else whole_number("context", context, 1, limit, ContextError)
         # The tables of the graph have one row per position of its context.
@@ -136,9 +139,10 @@ class FloatSession(Generates):
     def eval(self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all") -> np.ndarray:
         """Append ``ids`` [n] to the cache and return float32 logits, [n, vocab] ("all"), [1, vocab] ("last") or [0, vocab] ("none").
 
-        ``positions`` [n] ascend above the last one; None counts on. Raises EdgePosError for ids outside the vocabulary,
+        ``positions`` [n] ascend above the last one; None counts on. Raises EdgePosError for a model that gives an embedding or ids outside the vocabulary,
         ContextError for positions that do not ascend or have no row in the graph's tables, or a full cache; nothing has changed then.
         """
+        check_output(self, embedding=False)
         with self._alone():
             checked_logits(logits)
             tokens = checked_ids(ids, self.vocab, self.length, self.context)
@@ -154,8 +158,19 @@ class FloatSession(Generates):
 
     def eval_int(self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all") -> np.ndarray:
         """Like eval, the logits rounded to int32 with 16 fractional bits, so that one rule of choice serves all engines."""
-        rows = self.eval(ids, positions, logits).astype(np.float64)
-        return np.clip(np.rint(rows * 2.0**FLOAT_F), -(2**31), 2**31 - 1).astype(np.int32)
+        return _fixed(self.eval(ids, positions, logits))
+
+    def embed(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> np.ndarray:
+        """The embedding of a text, float32 [d]: see ``Embeds.embed``."""
+        check_output(self, embedding=True)
+        with self._alone():
+            tokens = checked_ids(ids, self.vocab, 0, self.context)
+            places = checked_positions(positions, len(tokens), -1, self.max_position)
+            return self._session.run(["embedding"], {"input_ids": tokens[None], "position_ids": places[None]})[0][0]
+
+    def embed_int(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> np.ndarray:
+        """Like embed, rounded to int32 with 16 fractional bits."""
+        return _fixed(self.embed(ids, positions))
 
     def values(self, ids: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
         """The named outputs of the graph for ``ids`` [n] from an empty cache; the session's own cache stays as it is."""
@@ -180,6 +195,10 @@ def reference(source, weights_of=None, *, threads: int = 0) -> FloatSession:
     if canonical.tokenizer is not None:
         session.make_tokenizer = lambda: _tokenizer(canonical)
     return session
+
+
+def _fixed(values: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(values.astype(np.float64) * 2.0**FLOAT_F), -(2**31), 2**31 - 1).astype(np.int32)
 
 
 def _tokenizer(canonical: CanonicalModel):

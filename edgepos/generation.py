@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .embedding import check_output
 from .errors import EdgePosError
 
 
@@ -25,6 +26,7 @@ class Generates:
         """Continue `prompt` and yield pieces of text as they are made: see edgepos.runtime.generate."""
         from .runtime.generate import generate
 
+        check_output(self, embedding=False)
         if self.tokenizer is None and self.make_tokenizer is not None:
             self.tokenizer = self.make_tokenizer()
         if self.tokenizer is None:

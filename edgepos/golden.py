@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import fixedpoint as fx
-from .program import BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POSITIONS, W4G32, Op, Operation, Program
+from .program import BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POOLS, POSITIONS, W4G32, Op, Operation, Program
 
 
 BLOCK = 1 << 21  # weights that are multiplied at a time
@@ -280,6 +280,14 @@ def attention(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarr
     return out.transpose(1, 0, 2).reshape(tokens, -1)
 
 
+def pool(_machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
+    """One row of all tokens."""
+    x, kind = inputs[0], POOLS[op.params["kind"]]
+    if kind == "mean":
+        return fx.div_round_half_up(x.sum(axis=0, keepdims=True), np.int64(len(x)))
+    return x.max(axis=0, keepdims=True) if kind == "max" else x[[0 if kind == "first" else -1]]
+
+
 def _visible(machine: Machine, op: Operation, batch: Batch) -> np.ndarray:
     """Which slots each token of the batch sees, bool [tokens, slots]."""
     slots = np.arange(batch.slot + len(batch.ids))[None, :]
@@ -306,4 +314,5 @@ OPERATORS = {
     Op.ROPE: rope,
     Op.KV_WRITE: kv_write,
     Op.ATTENTION: attention,
+    Op.POOL: pool,
 }

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from . import golden_state
+from .embedding import Embeds, check_output
 from .errors import ContextError, FormatError
 from .generation import Generates
 from .golden import Batch, Machine
-from .program import MAX_POSITION, NONE, Program
+from .program import MAX_POSITION, NONE, Op, Program
 from .session_rules import OneAtATime, checked_ids, checked_logits, checked_positions, checked_rewind, whole_number
 
 
-class GoldenSession(Generates):
+class GoldenSession(Generates, Embeds):
     """A session computed by `Machine`. One thread at a time may use it (EdgePosError otherwise)."""
 
     def __init__(self, program: Program, context: int | None = None):
@@ -37,6 +38,11 @@ class GoldenSession(Generates):
     def vocab(self) -> int:
         """Columns of the logits."""
         return self.program.header.vocab
+
+    @property
+    def embedding(self) -> int:
+        """Numbers of the embedding it gives for a text; 0: it gives logits."""
+        return self.program.embedding
 
     @property
     def saturations(self) -> int:
@@ -84,9 +90,10 @@ class GoldenSession(Generates):
     def eval_int(self, ids, positions=None, logits: str = "all", trace=None) -> np.ndarray:
         """Append tokens; int32 logits [n, vocab] (`all`), [1, vocab] (`last`) or [0, vocab] (`none`). `trace(op, output)` sees every operator.
 
-        Raises EdgePosError for ids out of range, ContextError for positions that do not ascend or have no row in a position
+        Raises EdgePosError for a model that gives an embedding or ids out of range, ContextError for positions that do not ascend or have no row in a position
         table, a full context, or a second call of a bidirectional program; nothing has changed then.
         """
+        check_output(self, embedding=False)
         with self._alone():
             checked_logits(logits)
             ids = checked_ids(ids, self.vocab, self.length, self.context)
@@ -101,17 +108,28 @@ class GoldenSession(Generates):
         """Like eval_int, as float32."""
         return (self.eval_int(ids, positions, logits) * self.logit_scale).astype(np.float32)
 
+    def embed_int(self, ids, positions=None, trace=None) -> np.ndarray:
+        """The embedding of a text as int32 [d], value = raw · 2^−logits_f: see `embed`. `trace(op, output)` sees every operator."""
+        check_output(self, embedding=True)
+        with self._alone():
+            ids = checked_ids(ids, self.vocab, 0, self.context)
+            positions = checked_positions(positions, len(ids), -1, self.program.max_position)
+            self.length, self._row = 0, None
+            return self._run(Batch(ids, positions, 0), "all", trace)[0]
+
     def _run(self, batch: Batch, logits: str, trace) -> np.ndarray:
         values: dict[int, np.ndarray] = {}
         head = self.program.header.head_start
         for index, op in enumerate(self.program.ops):
-            if index == head:
+            if index == head and op.code != Op.POOL:
                 self._row = values[self.program.head_input][-1]
                 if logits == "none":
                     break
                 if logits == "last":
                     values[self.program.head_input] = self._row[None]
             values[op.out] = self.machine.run(op, values, batch)
+            if op.code == Op.POOL:
+                self._row = values[op.out][0]
             if trace is not None and op.out != NONE:
                 trace(index, values[op.out])
         self.length += len(batch.ids)

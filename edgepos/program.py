@@ -34,6 +34,7 @@ class Op(IntEnum):
     ROPE = 7
     KV_WRITE = 8
     ATTENTION = 9
+    POOL = 10
 
 
 # Names of p0 … p7 of each operator.
@@ -47,6 +48,7 @@ PARAMETERS = {
     Op.ROPE: ("heads", "head_dim", "layout", "amp_m", "amp_shift"),
     Op.KV_WRITE: ("layer",),
     Op.ATTENTION: ("layer", "heads", "score_m", "score_shift", "w", "out_shift", "alibi_shift", "mask"),
+    Op.POOL: ("kind",),
 }
 # Parameters that few programs use, with the value that means nothing: an Operation need not state them.
 NEUTRAL = {"source": 0, "offset": 0, "groups": 1, "softcap": NONE, "form": 0, "mask": 0}
@@ -55,6 +57,9 @@ HALF, INTERLEAVED = 0, 1  # layout of ROPE
 TOKENS, POSITIONS = 0, 1  # source of EMBED
 W8, W4G32 = 0, 1  # form of LINEAR; W8 with or without group scales
 CAUSAL, BIDIRECTIONAL = 0, 1  # mask of ATTENTION
+POOLS = ("mean", "first", "last", "max")  # kind of POOL
+LOGITS, EMBEDDING = 0, 1  # output of a program
+UNIT_F = 30  # fractional bits of a row of Euclidean norm 1
 SOFTCAP_WORDS = 2 + 2049
 MAX_POSITION = 2**31 - 1
 
@@ -132,6 +137,7 @@ class Header:
     normal_classes: int = 0
     normal_compose: int = 0
     word_chars: int = 0
+    output: int = LOGITS
 
 
 @dataclass
@@ -172,7 +178,7 @@ class Program:
             h.selftest, _signed(h.digest & 0xFFFFFFFF), _signed(h.digest >> 32),
             h.tokenizer, h.tokenizer_flags, h.bos, h.eos, h.token_offsets, h.token_bytes, h.token_types,
             h.pairs, h.byte_ids, h.trie, h.added, h.pre_tokenizer, h.n_tokens, h.pair_starts, h.unknown, h.suffix, h.scores,
-            h.normalizer, h.normal_map, h.normal_strings, h.normal_classes, h.normal_compose, h.word_chars,
+            h.normalizer, h.normal_map, h.normal_strings, h.normal_classes, h.normal_compose, h.word_chars, h.output,
         ]  # fmt: skip
         words = header + [0] * (HEADER_WORDS - len(header))
         for array, offset in zip(self.arrays, self.offsets()):
@@ -207,9 +213,14 @@ class Program:
         return "+".join(sorted({"w4g32" if op.params["form"] == W4G32 else "w8" if op.tensors[1] == NONE else "w8g32" for op in linears}))
 
     @property
+    def embedding(self) -> int:
+        """Numbers of the embedding that it gives for a text; 0: it gives logits."""
+        return self.values[self.ops[-1].out].width if self.header.output == EMBEDDING else 0
+
+    @property
     def bidirectional(self) -> bool:
         """True if every token sees the whole call."""
-        return any(op.code == Op.ATTENTION and op.params["mask"] == BIDIRECTIONAL for op in self.ops)
+        return self.header.output == EMBEDDING or any(op.code == Op.ATTENTION and op.params["mask"] == BIDIRECTIONAL for op in self.ops)
 
 
 def decode(words: np.ndarray, names: list[str], arrays: list[np.ndarray | None], op_names: list[str] | None = None) -> Program:
@@ -222,7 +233,7 @@ def decode(words: np.ndarray, names: list[str], arrays: list[np.ndarray | None],
     w = [int(x) for x in words[:HEADER_WORDS]]
     n_tensors, n_values, n_ops, n_kv = w[2:6]
     digest = (w[13] & 0xFFFFFFFF) | (w[14] & 0xFFFFFFFF) << 32
-    header = Header(w[8], w[9], w[10], w[11], w[6], w[7], w[12], digest, *w[15:28])
+    header = Header(w[8], w[9], w[10], w[11], w[6], w[7], w[12], digest, *w[15:28], output=w[38])
     at = HEADER_WORDS + TENSOR_WORDS * n_tensors
     sections = []
     for count, width in ((n_values, VALUE_WORDS), (n_kv, KV_WORDS), (n_ops, OP_WORDS)):

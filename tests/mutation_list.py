@@ -79,6 +79,12 @@ MUTATIONS = (
     Mutation("kv16 shifts are not folded", _SRC + "kernels/generic.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - s[j])", "(void)s"),
     Mutation("ALiBi of another head", _SRC + "attention.c", "[a->head]", "[a->head ? a->head - 1 : 1]"),
     Mutation("ALiBi from the slot, not the position", _SRC + "attention.c", "a.position = b->s->positions[slot]", "a.position = slot"),
+    # Embeddings.
+    Mutation("the mean is rounded down", _SRC + "pool.c", "(int32_t)ep_div_round_half_up(sum, n)", "(int32_t)(sum >= 0 ? sum / n : -((n - 1 - sum) / n))"),
+    Mutation("the mean leaves out a token", _SRC + "pool.c", "for (int32_t t = 0; t < n; t++, x += width)", "for (int32_t t = 0; t < n - (n > 1); t++, x += width)"),
+    Mutation("the last row is the first", _SRC + "pool.c", "return x[(size_t)(n - 1) * width];", "return x[0];"),
+    Mutation("the largest becomes the smallest", _SRC + "pool.c", "if (*x > largest) largest = *x;", "if (*x < largest) largest = *x;"),
+    Mutation("golden's mean is rounded down", "edgepos/golden.py", "fx.div_round_half_up(x.sum(axis=0, keepdims=True), np.int64(len(x)))", "x.sum(axis=0, keepdims=True) // len(x)", SPECIFICATION_TESTS),
     # Choices.
     Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= lane->best", "lane->tile[r - row] < lane->best"),
     Mutation("argmax over threads takes the last of equals", _SRC + "head.c", "lane->best > best->best", "lane->best >= best->best"),

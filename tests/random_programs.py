@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepos import fixedpoint as fx
-from edgepos.program import GROUP, KV, POSITIONS, SOFTCAP_WORDS, W4G32, W8, Header, Op, Operation, Program, Value
+from edgepos.program import EMBEDDING, GROUP, KV, LOGITS, POOLS, POSITIONS, SOFTCAP_WORDS, W4G32, W8, Header, Op, Operation, Program, Value
 
 
 @dataclass
@@ -40,6 +40,8 @@ class Shape:
     softcap: bool = False  # of the scores
     logit_softcap: bool = False
     w4: bool = False  # every other LINEAR
+    pool: str = ""  # kind of POOL: the program gives an embedding (with mask = 1)
+    dense: bool = False  # of an embedding: LINEAR, ACT and NORM behind POOL
 
 
 class Builder:
@@ -167,7 +169,14 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
         o = b.linear(y, s.width, s)
         x = b.op(Op.ADD, b.value(s.width), [x, o], la=0, lb=2, n=1)
     head = len(b.ops)
-    b.linear(b.norm(x, s), s.vocab, s, in_plan=False, softcap=b.softcap(24) if s.logit_softcap else -1)
+    if s.pool:
+        y = b.op(Op.POOL, b.value(s.width), [x], kind=POOLS.index(s.pool))
+        if s.dense:
+            y = b.linear(y, s.inner, s, 20)
+            y = b.op(Op.ACT, b.value(s.inner), [y], [table], in_shift=-8, out_shift=26, left=0, right=0, id_shift=0)
+            b.norm(y, s)
+    else:
+        b.linear(b.norm(x, s), s.vocab, s, in_plan=False, softcap=b.softcap(24) if s.logit_softcap else -1)
     selftest = b.tensor(rng.integers(0, s.vocab, min(12, s.context)).astype(np.int32))
-    header = Header(s.vocab, s.context, s.kv_bits, 16, head, b.used, selftest)
+    header = Header(s.vocab, s.context, s.kv_bits, 16, head, b.used, selftest, output=EMBEDDING if s.pool else LOGITS)
     return Program(header, b.values, [KV(s.kv_heads, s.head_dim, s.v_dim, s.window)] * s.layers, b.ops, b.names, b.arrays)

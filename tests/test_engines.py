@@ -12,7 +12,7 @@ from tokenizer_images import image
 from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.fixedpoint import fnv1a64
 from edgepos.golden_session import GoldenSession
-from edgepos.program import NONE
+from edgepos.program import NONE, POOLS
 from edgepos.runtime import native
 from edgepos.runtime.native import Image
 from edgepos.runtime.session import CSession
@@ -202,6 +202,53 @@ def test_bidirectional_programs_take_one_call(kv_bits):
         with pytest.raises(ContextError):
             s.eval_int(ids[:1])
     assert c.argmax() == int(expected[-1].argmax())
+
+
+@pytest.mark.parametrize("extreme", [False, True])
+@pytest.mark.parametrize("kind", POOLS)
+def test_embeddings_are_the_same_in_all_engines(kind, extreme):
+    shape = Shape(mask=1, bias_columns=11, pairs=0, center=True, bias=True, pool=kind, dense=kind in ("mean", "max"), kv_bits=8 if kind == "last" else 16)
+    program = random_program(np.random.default_rng(13), shape, extreme)
+    picture = Image(image(program))
+    ids = np.random.default_rng(14).integers(0, 97, 31)
+    golden = GoldenSession(program)
+    expected: dict[int, np.ndarray] = {}
+    embedding = golden.embed_int(ids, trace=lambda op, output: expected.setdefault(op, output))
+    assert embedding.dtype == np.int32 and embedding.shape == (golden.embedding,) == (picture.info.embedding,)
+    for threads in (1, 3):
+        c = CSession(picture, threads=threads)
+        seen = {}
+        c.set_trace(lambda event: seen.setdefault(event.op, event.data))
+        assert (c.embed_int(ids) == embedding).all() and c.saturations == golden.saturations
+        for index, op in enumerate(program.ops):
+            assert op.out == NONE or (seen[index] == expected[index]).all(), (index, op.code.name)
+        assert c.save() == golden.save()
+        c.embed_int(ids[:3])
+        np.testing.assert_array_equal(c.embed(ids), (embedding * 2.0**-16).astype(np.float32))
+    program.header.selftest = len(program.arrays)
+    program.names.append("selftest2")
+    program.arrays.append(ids.astype(np.int32))
+    program.header.digest = fnv1a64(embedding.astype("<i4").tobytes())
+    assert Image(image(program)).selftest() == program.header.digest
+
+
+def test_sessions_of_embeddings_and_of_logits_refuse_each_others_calls():
+    embedding, logits = (random_program(np.random.default_rng(15), Shape(mask=1, pairs=0, pool=kind, context=9)) for kind in ("mean", ""))
+    for s in sessions(embedding):
+        for call in (lambda: s.eval_int([1]), lambda: s.eval([1]), lambda: s.generate([1])):
+            with pytest.raises(EdgePosError, match="an embedding of 44 numbers, not logits; use embed"):
+                call()
+        with pytest.raises(ContextError, match="10 more tokens do not fit"):
+            s.embed(range(10))
+        for ids in ([], [97], [-1], [0.5]):
+            with pytest.raises(EdgePosError):
+                s.embed(ids)
+        with pytest.raises(ContextError, match="ascend"):
+            s.embed([1, 2], [3, 3])
+        assert s.embed([1, 2]).shape == (44,)
+    for s in sessions(logits):
+        with pytest.raises(EdgePosError, match="gives logits, not an embedding"):
+            s.embed([1])
 
 
 @pytest.mark.parametrize("kv_bits", [16, 8])

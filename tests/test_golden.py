@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -13,7 +14,7 @@ from edgepos import fixedpoint as fx
 from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.golden import Batch, Machine
 from edgepos.golden_session import GoldenSession
-from edgepos.program import BIDIRECTIONAL, KV, NONE, POSITIONS, W4G32, Header, Op, Program
+from edgepos.program import BIDIRECTIONAL, KV, NONE, POOLS, POSITIONS, W4G32, Header, Op, Program
 
 F = 16
 
@@ -195,6 +196,41 @@ def test_norm_of_the_largest_numbers_does_not_overflow(rng):
         data = np.where(np.arange(width) % 2, -(2**31), 2**31 - 1)[None]
         got = machine(b).run(b.ops[0], {x: data}, batch([0]))
         assert np.abs(got).max() < 2**31
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_pool_makes_one_row_rounded_half_up(rng, kind):
+    b = Builder(rng, extreme=False)
+    x = b.value(6)
+    b.op(Op.POOL, b.value(6), [x], kind=POOLS.index(kind))
+    for n in (1, 2, 3, 8, 40):
+        rows = rng.integers(-(2**31), 2**31, (n, 6))
+        rows[:, 0], rows[:, 1] = 2**31 - 1, -(2**31)
+        rows[:, 2] = rng.integers(-2, 3, n)
+        m = machine(b)
+        got = m.run(b.ops[0], {x: rows}, batch(range(n)))
+        want = {
+            "mean": [math.floor(Fraction(sum(int(v) for v in column), n) + Fraction(1, 2)) for column in rows.T],
+            "first": rows[0], "last": rows[-1], "max": [max(column) for column in rows.T.tolist()],
+        }[kind]  # fmt: skip
+        np.testing.assert_array_equal(got, [want])
+        assert m.saturations == 0
+
+
+def test_norm_with_a_gamma_of_2_to_30_gives_a_row_of_length_1(rng):
+    b = Builder(rng, extreme=False)
+    for d in (1, 7, 384):
+        for scale in (1, 100, 2**20, 2**31 - 1):
+            x = b.value(d)
+            gamma = b.tensor(np.full(d, 2**30, np.int32))
+            b.op(Op.NORM, b.value(d), [x], [gamma], center=0, eps_m=0, eps_shift=0, out_shift=0, groups=1)
+            row = rng.integers(-scale, scale + 1, (1, d))
+            row[0, 0] = scale
+            got = machine(b).run(b.ops[-1], {x: row}, batch([0]))[0]
+            bound = (1 + math.sqrt(d)) * 2.0 ** -min(30, (62 - (d - 1).bit_length()) >> 1) + 2.0**-29
+            norm = math.sqrt(sum(int(v) ** 2 for v in row[0]))
+            assert np.abs(got * 2.0**-30 - row[0] / norm).max() <= bound
+            assert (machine(b).run(b.ops[-1], {x: np.zeros((1, d), np.int64)}, batch([0])) == 0).all()
 
 
 def test_add_mul():

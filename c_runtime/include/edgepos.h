@@ -46,7 +46,8 @@ typedef enum ep_status {
   EP_ERR_STATE = 12,    /* no token has been evaluated, or the saved state is not of this model */
   EP_ERR_BUFFER = 13,   /* the caller's buffer is too small */
   EP_ERR_SELFTEST = 14, /* the digest differs: this target does not compute what the bundle says */
-  EP_ERR_TOKENIZER = 15 /* the model carries no tokenizer */
+  EP_ERR_TOKENIZER = 15, /* the model carries no tokenizer */
+  EP_ERR_OUTPUT = 16    /* logits of a model that gives an embedding, or the other way round */
 } ep_status;
 
 /* A sentence for a status; never NULL. */
@@ -66,6 +67,7 @@ ep_status ep_open(ep_model *model, const void *image, size_t bytes, uint64_t *wh
 typedef struct ep_info {
   int32_t vocab, context, n_layers, kv_bits, logits_f, n_ops, n_values, n_tensors;
   int32_t max_position;     /* the largest position it takes: 2^31 - 1, or less where positions are rows of a table */
+  int32_t embedding;        /* numbers of the embedding that it gives for a text; 0: it gives logits */
   int32_t bos;              /* -1: none */
   int32_t n_eos;
   const int32_t *eos;
@@ -123,7 +125,10 @@ ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_
  * All arguments are checked first: on an error nothing has changed. */
 ep_status ep_eval(ep_session *session, const int32_t *tokens, const int32_t *positions, int32_t n, int32_t *logits);
 
-/* Logits of the last token, [vocab]. */
+/* The embedding of the text that the last ep_eval evaluated, [info.embedding], value = raw * 2^-logits_f. Such a model takes a text
+ * in one call after ep_reset, as every model that attends in both directions. EP_ERR_OUTPUT: the model gives logits. */
+ep_status ep_embedding(ep_session *session, int32_t *embedding);
+/* Logits of the last token, [vocab]. EP_ERR_OUTPUT, as from ep_argmax and from ep_eval with logits: the model gives an embedding. */
 ep_status ep_logits(ep_session *session, int32_t *logits);
 /* The lowest index of the largest logit of the last token, computed tile by tile. */
 ep_status ep_argmax(ep_session *session, int32_t *token);

@@ -54,6 +54,7 @@ static void argmax_task(void *arg, int32_t i) {
 
 /* Bring the last token's row back to where the head reads it. */
 static ep_status take_row(ep_session *s) {
+  if (s->program.embedding) return EP_ERR_OUTPUT;
   if (!s->has_row) return EP_ERR_STATE;
   int32_t v = ep_head_input(s);
   memcpy(ep_value(s, v, 0), s->row, (size_t)ep_width(&s->program, v) * sizeof *s->row);

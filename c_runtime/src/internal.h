@@ -23,7 +23,7 @@ enum {
   EP_H_VOCAB, EP_H_CONTEXT, EP_H_KV_BITS, EP_H_LOGITS_F, EP_H_SELFTEST, EP_H_DIGEST_LOW, EP_H_DIGEST_HIGH,
   EP_H_TOKENIZER, EP_H_TOKENIZER_FLAGS, EP_H_BOS, EP_H_EOS, EP_H_OFFSETS, EP_H_BYTES, EP_H_TYPES, EP_H_PAIRS,
   EP_H_BYTE_IDS, EP_H_TRIE, EP_H_ADDED, EP_H_PRETOKENIZER, EP_H_KNOWN, EP_H_STARTS, EP_H_UNKNOWN, EP_H_SUFFIX,
-  EP_H_SCORES, EP_H_NORMALIZER, EP_H_MAP, EP_H_STRINGS, EP_H_CLASSES, EP_H_COMPOSE, EP_H_WORD_CHARS, EP_H_RESERVED
+  EP_H_SCORES, EP_H_NORMALIZER, EP_H_MAP, EP_H_STRINGS, EP_H_CLASSES, EP_H_COMPOSE, EP_H_WORD_CHARS, EP_H_OUTPUT, EP_H_RESERVED
 };
 enum { EP_HEADER_WORDS = 64, EP_TENSOR_WORDS = 8, EP_VALUE_WORDS = 4, EP_KV_WORDS = 4, EP_OP_WORDS = 16 };
 #define EP_PROGRAM_MAGIC 0x52505045
@@ -36,7 +36,7 @@ enum { EP_O_CODE, EP_O_OUT, EP_O_IN0, EP_O_IN1, EP_O_T0, EP_O_T1, EP_O_T2, EP_O_
 enum { EP_I8 = 24, EP_I16 = 25, EP_I32 = 26 }; /* GGUF types */
 
 enum {
-  EP_EMBED = 1, EP_NORM, EP_LINEAR, EP_ADD, EP_MUL, EP_ACT, EP_ROPE, EP_KV_WRITE, EP_ATTENTION, EP_OPCODES
+  EP_EMBED = 1, EP_NORM, EP_LINEAR, EP_ADD, EP_MUL, EP_ACT, EP_ROPE, EP_KV_WRITE, EP_ATTENTION, EP_POOL, EP_OPCODES
 };
 
 /* An opened image: what ep_model.opaque holds. Everything it points to has been checked by ep_open. */
@@ -51,6 +51,7 @@ typedef struct ep_program {
   int32_t longest_w4;      /* the same of those in w4g32; 0: none */
   int32_t max_position;    /* the last one that every position table has a row for */
   int32_t bidirectional;   /* every token sees the whole call */
+  int32_t embedding;       /* width of the embedding; 0: the program gives logits */
   int32_t k_dim, v_dim;    /* largest head sizes of the KV layers, at least 1 */
 } ep_program;
 #define EP_SEAL 0x4b4f736f50656764ull

@@ -54,12 +54,14 @@ static ep_status check_header(ep_program *p, uint64_t *word) {
     if (!within(h[EP_H_PLAN_WIDTH + i], range[i].low, range[i].high))
       return fault(p, h + EP_H_PLAN_WIDTH + i, EP_ERR_FORMAT, word);
   if (h[EP_H_KV_BITS] != 8 && h[EP_H_KV_BITS] != 16) return fault(p, h + EP_H_KV_BITS, EP_ERR_FORMAT, word);
+  if (!within(h[EP_H_OUTPUT], 0, 1)) return fault(p, h + EP_H_OUTPUT, EP_ERR_FORMAT, word);
   for (int32_t i = EP_H_RESERVED; i < EP_HEADER_WORDS; i++)
     if (h[i]) return fault(p, h + i, EP_ERR_FORMAT, word);
   p->head_start = h[EP_H_HEAD_START];
   p->vocab = h[EP_H_VOCAB];
   p->context = h[EP_H_CONTEXT];
   p->kv_bits = h[EP_H_KV_BITS];
+  p->embedding = h[EP_H_OUTPUT] ? ep_width(p, p->n_values - 1) : 0;
   if (bad_ids(p, h[EP_H_SELFTEST], p->context)) return fault(p, h + EP_H_SELFTEST, EP_ERR_FORMAT, word);
   if (h[EP_H_EOS] != -1 && bad_ids(p, h[EP_H_EOS], INT32_MAX)) return fault(p, h + EP_H_EOS, EP_ERR_FORMAT, word);
   return EP_OK;
@@ -68,9 +70,9 @@ static ep_status check_header(ep_program *p, uint64_t *word) {
 static ep_status check_values(const ep_program *p, uint64_t *word) {
   for (int32_t i = 0; i < p->n_values; i++) {
     const int32_t *v = p->values + (size_t)i * EP_VALUE_WORDS;
-    int logits = i == p->n_values - 1, f = v[EP_V_F];
+    int last = i == p->n_values - 1, logits = last && !p->header[EP_H_OUTPUT], f = v[EP_V_F];
     if (!within(v[EP_V_WIDTH], 1, 1 << 20)) return fault(p, v + EP_V_WIDTH, EP_ERR_FORMAT, word);
-    if (!within(f, -16, 30) || (logits && f != p->header[EP_H_LOGITS_F])) return fault(p, v + EP_V_F, EP_ERR_FORMAT, word);
+    if (!within(f, -16, 30) || (last && f != p->header[EP_H_LOGITS_F])) return fault(p, v + EP_V_F, EP_ERR_FORMAT, word);
     int placed = logits ? v[EP_V_OFFSET] == -1 : within(v[EP_V_OFFSET], 0, p->header[EP_H_PLAN_WIDTH] - v[EP_V_WIDTH]);
     if (!placed) return fault(p, v + EP_V_OFFSET, EP_ERR_FORMAT, word);
     if (v[3]) return fault(p, v + 3, EP_ERR_FORMAT, word);
@@ -129,6 +131,7 @@ ep_status ep_model_info(const ep_model *model, ep_info *info) {
   info->n_layers = p.n_kv;
   info->kv_bits = p.kv_bits;
   info->logits_f = h[EP_H_LOGITS_F];
+  info->embedding = p.embedding;
   info->n_ops = p.n_ops;
   info->n_values = p.n_values;
   info->n_tensors = p.n_tensors;

@@ -14,7 +14,7 @@ static const rule rules[EP_OPCODES] = {
     [EP_LINEAR] = {1, 1, 0x5, 0xa, 3, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
     [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
     [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
-    [EP_ATTENTION] = {1, 1, 0, 0x7, 8, 0x68},
+    [EP_ATTENTION] = {1, 1, 0, 0x7, 8, 0x68}, [EP_POOL] = {1, 1, 0, 0, 1, 0},
 };
 
 /* How far the walk over the operators has come. */
@@ -44,12 +44,13 @@ static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *o
   if (code < 1 || code >= EP_OPCODES) return EP_O_CODE;
   if (at->head_input >= 0 && (code == EP_EMBED || code == EP_ROPE || code == EP_KV_WRITE || code == EP_ATTENTION))
     return EP_O_CODE;
+  if ((code == EP_POOL) != (p->embedding && op == ep_op(p, p->head_start))) return EP_O_CODE;
   const rule *r = &rules[code];
   if (op[EP_O_OUT] != (r->out ? at->defined : -1) || (r->out && at->defined >= p->n_values)) return EP_O_OUT;
   for (int32_t i = 0; i < 2; i++) {
     int32_t v = op[EP_O_IN0 + i];
     if (i < r->inputs ? bad_input(p, at, v) : v != -1) return EP_O_IN0 + i;
-    if (i < r->inputs && r->out && op[EP_O_OUT] != p->n_values - 1 && overlap(p, v, op[EP_O_OUT])) return EP_O_OUT;
+    if (i < r->inputs && r->out && (p->embedding || op[EP_O_OUT] != p->n_values - 1) && overlap(p, v, op[EP_O_OUT])) return EP_O_OUT;
   }
   for (int32_t i = 0; i < 4; i++) {
     int32_t t = op[EP_O_T0 + i], none = t == -1, there = t >= 0 && t < p->n_tensors;
@@ -111,7 +112,7 @@ static int32_t bad_norm(const ep_program *p, const int32_t *op, int32_t width) {
 static int32_t bad_linear(ep_program *p, const int32_t *op, int32_t in, int32_t out) {
   int32_t cap = op[EP_O_P0 + 1], w4 = op[EP_O_P0 + 2], cols = padded(in);
   if (!flag(w4)) return EP_O_P0 + 2;
-  if (cap != -1 && (op[EP_O_OUT] != p->n_values - 1 || bad_softcap(p, cap))) return EP_O_P0 + 1;
+  if (cap != -1 && (p->embedding || op[EP_O_OUT] != p->n_values - 1 || bad_softcap(p, cap))) return EP_O_P0 + 1;
   int32_t bad = bad_weights(p, op, EP_I8, out, cols, w4);
   if (bad < 0) bad = bad_vector(p, op, EP_O_T3, out);
   if (bad < 0 && cols > p->longest_row) p->longest_row = cols;
@@ -172,7 +173,7 @@ static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
   if (bad >= 0) return bad;
   int32_t out = op[EP_O_OUT] >= 0 ? ep_width(p, op[EP_O_OUT]) : 0, in = op[EP_O_IN0] >= 0 ? ep_width(p, op[EP_O_IN0]) : out;
   int32_t code = op[EP_O_CODE];
-  if (code == EP_NORM || code == EP_ADD || code == EP_MUL || code == EP_ACT || code == EP_ROPE)
+  if (code == EP_NORM || code == EP_ADD || code == EP_MUL || code == EP_ACT || code == EP_ROPE || code == EP_POOL)
     if (in != out || (op[EP_O_IN1] >= 0 && ep_width(p, op[EP_O_IN1]) != in)) return EP_O_OUT;
   switch (code) {
     case EP_EMBED: return bad_embed(p, op, out);
@@ -186,6 +187,9 @@ static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
     case EP_ROPE: return bad_rope(p, op, in);
     case EP_KV_WRITE: return bad_kv_write(p, at, op);
     case EP_ATTENTION: return bad_attention(p, at, op, in, out);
+    case EP_POOL:
+      at->head_input = op[EP_O_OUT]; /* no op behind it may read a value of the body */
+      return op[EP_O_P0] < 0 || op[EP_O_P0] > 3 ? EP_O_P0 : -1;
     default: return -1; /* MUL */
   }
 }
@@ -220,9 +224,10 @@ static ep_status check_row_scales(const ep_program *p, uint64_t *word) {
 }
 
 ep_status ep_check_ops(ep_program *p, uint64_t *word) {
-  progress at = {.head_input = -1, .mask = -1};
+  progress at = {.head_input = -1, .mask = p->embedding ? 1 : -1};
   p->longest_row = 32;
-  p->longest_w4 = p->bidirectional = 0;
+  p->longest_w4 = 0;
+  p->bidirectional = p->embedding > 0;
   p->max_position = INT32_MAX;
   for (int32_t i = 0; i < p->n_ops; i++) {
     const int32_t *op = ep_op(p, i);
@@ -233,8 +238,8 @@ ep_status ep_check_ops(ep_program *p, uint64_t *word) {
     }
     int32_t bad = bad_op(p, &at, op);
     if (bad < 0 && i == p->n_ops - 1) {
-      if (op[EP_O_CODE] != EP_LINEAR) bad = EP_O_CODE;
-      else if (op[EP_O_OUT] != p->n_values - 1 || ep_width(p, op[EP_O_OUT]) != p->vocab) bad = EP_O_OUT;
+      if (!p->embedding && op[EP_O_CODE] != EP_LINEAR) bad = EP_O_CODE;
+      else if (op[EP_O_OUT] != p->n_values - 1 || (!p->embedding && ep_width(p, op[EP_O_OUT]) != p->vocab)) bad = EP_O_OUT;
       else if (at.layers != p->n_kv) bad = EP_O_CODE; /* a layer is never written */
     }
     if (bad >= 0) {

@@ -122,6 +122,12 @@ void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *l
     s->tokens = tokens + from;
     s->call_token = from;
     for (int32_t i = 0; i < p->head_start; i++) ep_exec(s, i, m);
+    if (p->embedding) { /* the only batch: it holds the whole text */
+      ep_pool_rows(s, m);
+      if (digest) *digest = ep_digest(*digest, ep_embedding_row(s), (size_t)p->embedding);
+      s->length += m;
+      continue;
+    }
     int32_t v = ep_head_input(s);
     memcpy(s->row, ep_value(s, v, m - 1), (size_t)ep_width(p, v) * sizeof *s->row);
     if (logits) ep_head_logits(s, m, logits + (size_t)from * (size_t)p->vocab);
@@ -134,6 +140,7 @@ void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *l
 
 ep_status ep_eval(ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n, int32_t *logits) {
   if (!s || !tokens) return EP_ERR_ARGUMENT;
+  if (logits && s->program.embedding) return EP_ERR_OUTPUT;
   ep_status st = ep_check_tokens(s, tokens, positions, n);
   if (st != EP_OK) return st;
   int32_t next = ep_next_position(s);

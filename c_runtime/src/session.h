@@ -37,7 +37,7 @@ struct ep_session {
   const int32_t *tokens; /* of the running batch */
   int32_t *positions;    /* [context] */
   int32_t *values;       /* [plan_width * n_batch] */
-  int32_t *row;
+  int32_t *row;          /* see has_row; of an embedding: what POOL made */
   int16_t *narrow;       /* [n_batch][longest_row] */
   int32_t *shifts;       /* [n_batch], of narrow */
   int32_t *sums;         /* [n_batch][longest_w4/32], of groups of narrow */
@@ -84,5 +84,10 @@ void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *l
 /* The head for the n tokens of the batch. */
 void ep_head_logits(ep_session *s, int32_t n, int32_t *logits);
 void ep_head_digest(ep_session *s, int32_t n, uint64_t *digest);
+
+/* POOL over the n tokens of the call, into its value and s->row. */
+void ep_pool_rows(ep_session *s, int32_t n);
+/* The embedding that follows from s->row, in the value area. */
+const int32_t *ep_embedding_row(ep_session *s);
 
 #endif

@@ -18,6 +18,7 @@ const char *ep_status_text(ep_status st) {
     case EP_ERR_BUFFER: return "the buffer is too small";
     case EP_ERR_SELFTEST: return "the self-test digest differs: this target does not compute what the bundle says";
     case EP_ERR_TOKENIZER: return "the model carries no tokenizer";
+    case EP_ERR_OUTPUT: return "the model gives an embedding and no logits, or logits and no embedding";
   }
   return "unknown status";
 }

@@ -24,6 +24,24 @@ static inline void exercise_tokenizer(const ep_model *model, const ep_info *info
   free(ids);
 }
 
+/* What the evaluated tokens give: an embedding, or logits and a choice, which goes to *token. */
+static inline void exercise_output(ep_session *s, const ep_info *info, int32_t *out, int32_t *token) {
+  uint32_t *scratch = (uint32_t *)malloc(sizeof *scratch * (size_t)info->vocab);
+  ep_rng rng;
+  ep_sampling how = {.temperature = 65536, .top_k = 3, .top_p = 60000};
+  if (!scratch) abort();
+  if (info->embedding) {
+    if (ep_embedding(s, out) != EP_OK || ep_logits(s, out) != EP_ERR_OUTPUT) abort();
+  } else {
+    if (ep_logits(s, out) != EP_OK || ep_argmax(s, token) != EP_OK || ep_embedding(s, out) != EP_ERR_OUTPUT) abort();
+    if (*token < 0 || *token >= info->vocab) abort();
+    ep_rng_seed(&rng, 1);
+    if (ep_sample(out, info->vocab, info->logits_f, &how, &rng, scratch, token) != EP_OK) abort();
+    if (*token < 0 || *token >= info->vocab) abort();
+  }
+  free(scratch);
+}
+
 /* Evaluate two tokens, sample a third, save, rewind, restore. Returns what ep_open said. */
 static inline ep_status exercise(const void *image, size_t size) {
   ep_model model;
@@ -41,28 +59,21 @@ static inline ep_status exercise(const void *image, size_t size) {
   if (ep_arena_size(&model, &cfg, &bytes) != EP_OK || bytes > MOST_ARENA || info.weight_bytes_per_token > MOST_WORK) return st;
   if ((uint64_t)info.vocab > MOST_WORK || (uint64_t)info.n_ops > 4096) return st;
   void *arena = aligned_alloc(EP_ALIGN, (bytes + EP_ALIGN - 1) / EP_ALIGN * EP_ALIGN);
-  uint32_t *scratch = (uint32_t *)malloc(sizeof *scratch * (size_t)info.vocab);
-  int32_t *logits = (int32_t *)malloc(sizeof *logits * (size_t)info.vocab);
+  int32_t *out = (int32_t *)malloc(sizeof *out * (size_t)(info.embedding ? info.embedding : info.vocab));
   int32_t ids[2] = {0, info.vocab - 1}, positions[2] = {0, info.max_position - (info.max_position > 1)}, token = 0;
   int32_t n = cfg.context < 2 || info.max_position < 1 ? 1 : 2;
   ep_session *s;
-  ep_rng rng;
-  ep_sampling how = {.temperature = 65536, .top_k = 3, .top_p = 60000};
-  if (!arena || !scratch || !logits || ep_session_init(&s, &model, &cfg, arena, bytes) != EP_OK) abort();
-  if (ep_eval(s, ids, positions, n, NULL) != EP_OK || ep_logits(s, logits) != EP_OK || ep_argmax(s, &token) != EP_OK) abort();
-  if (token < 0 || token >= info.vocab) abort();
-  ep_rng_seed(&rng, 1);
-  if (ep_sample(logits, info.vocab, info.logits_f, &how, &rng, scratch, &token) != EP_OK) abort();
-  if (token < 0 || token >= info.vocab) abort();
+  if (!arena || !out || ep_session_init(&s, &model, &cfg, arena, bytes) != EP_OK) abort();
+  if (ep_eval(s, ids, positions, n, NULL) != EP_OK) abort();
+  exercise_output(s, &info, out, &token);
   size_t saved = ep_state_size(s);
   uint8_t *state = (uint8_t *)malloc(saved);
   if (!state || ep_state_save(s, state, saved) != EP_OK || ep_rewind(s, 0) != EP_OK) abort();
   if (ep_state_restore(s, state, saved) != EP_OK) abort();
-  ep_status last = ep_eval(s, &token, NULL, 1, logits); /* no room, no position left, or bidirectional */
+  ep_status last = ep_eval(s, &token, NULL, 1, info.embedding ? NULL : out); /* no room, no position left, or bidirectional */
   if (last != EP_OK && last != EP_ERR_CONTEXT && last != EP_ERR_POSITION) abort();
   free(state);
-  free(logits);
-  free(scratch);
+  free(out);
   free(arena);
   return st;
 }

@@ -107,6 +107,7 @@ typedef struct shape {
   int32_t kv_bits, grouped, extreme, layers, width, vocab, context, tokenizer;
   int32_t more;          /* head norms, a bias table, softcaps, w4g32 and, unless bidirectional, a window */
   int32_t bidirectional;
+  int32_t embedding;     /* 1 + kind of POOL, in place of logits, with more also a dense layer; implies bidirectional; 0: logits */
   int32_t table;         /* rows of learned positions: int16 if that is odd, from row 1 on; 0: none */
   uint64_t seed;
 } shape;
@@ -197,10 +198,29 @@ static inline int32_t add_positions(builder *b, const shape *s, int32_t x) {
   return add_op(b, OP(EP_ADD, 0, x, rows, -1, -1, -1, -1, 0, 0, 1), s->width);
 }
 
+/* What makes an embedding or the logits of x. */
+static inline void add_head(builder *b, const shape *s, int32_t x, int32_t table) {
+  if (s->embedding) {
+    x = add_op(b, OP(EP_POOL, 0, x, -1, -1, -1, -1, -1, s->embedding - 1), s->width);
+    if (!s->more) return;
+    x = linear(b, x, 70, s->grouped, 1);
+    x = add_op(b, OP(EP_ACT, 0, x, -1, table, -1, -1, -1, -8, 24, 0, 0, 0), 70);
+    norm(b, x, 0, 1);
+    return;
+  }
+  x = norm(b, x, 0, 1);
+  if (s->more)
+    linear4(b, x, s->vocab), b->ops[b->n_ops - 1][EP_O_P0 + 1] = softcap(b, 22);
+  else
+    linear(b, x, s->vocab, s->grouped, 0);
+  b->plan -= s->vocab;
+  b->values[b->n_values - 1][EP_V_OFFSET] = -1;
+}
+
 /* A two-block transformer with every operator and both layouts of RoPE. */
 static inline void build(builder *b, const shape *s) {
   enum { HEADS = 4, KV_HEADS = 2, K_DIM = 10, V_DIM = 6, INNER = 70 };
-  int32_t window = s->more && !s->bidirectional ? 5 : 0, cap = -1, bias = -1;
+  int32_t both = s->bidirectional || s->embedding, window = s->more && !both ? 5 : 0, cap = -1, bias = -1;
   int32_t w[3], kv[EP_KV_WORDS] = {KV_HEADS, K_DIM, V_DIM, window}, wide = s->kv_bits == 16;
   memset(b, 0, sizeof *b);
   b->random = s->seed;
@@ -222,7 +242,7 @@ static inline void build(builder *b, const shape *s) {
     memcpy(b->kv[b->n_kv], kv, sizeof kv);
     add_op(b, OP(EP_KV_WRITE, -1, k, v, -1, -1, -1, -1, b->n_kv), 0);
     int32_t a = add_op(b, OP(EP_ATTENTION, 0, q, -1, layer & 1 ? slopes : -1, bias, cap, -1, b->n_kv, HEADS, 1549082005,
-                             wide ? 52 : 54, 24, 0, layer & 1 ? 30 : 0, s->bidirectional), HEADS * V_DIM);
+                             wide ? 52 : 54, 24, 0, layer & 1 ? 30 : 0, both), HEADS * V_DIM);
     b->n_kv++;
     a = linear(b, a, s->width, s->grouped, 0);
     x = add_op(b, OP(EP_ADD, 0, x, a, -1, -1, -1, -1, 1, 0, 1), s->width);
@@ -234,18 +254,13 @@ static inline void build(builder *b, const shape *s) {
     x = add_op(b, OP(EP_ADD, 0, x, y, -1, -1, -1, -1, 0, 1, 1), s->width);
   }
   int32_t head = b->n_ops, n = s->context < 8 ? s->context : 8;
-  x = norm(b, x, 0, 1);
-  if (s->more)
-    linear4(b, x, s->vocab), b->ops[b->n_ops - 1][EP_O_P0 + 1] = softcap(b, 22);
-  else
-    linear(b, x, s->vocab, s->grouped, 0);
-  b->plan -= s->vocab;
-  b->values[b->n_values - 1][EP_V_OFFSET] = -1;
+  add_head(b, s, x, table);
   int32_t selftest = add_tensor(b, EP_I32, 1, 1, n);
   for (int32_t i = 0; i < n; i++) ((int32_t *)b->tensors[selftest].data)[i] = (7 * i + 3) % s->vocab;
   const int32_t words[] = {EP_PROGRAM_MAGIC, 1, 0, 0, 0, 0, head, b->plan, s->vocab, s->context, s->kv_bits, 16, selftest};
   memcpy(b->header, words, sizeof words);
-  for (int32_t i = EP_H_BOS; i < EP_H_RESERVED; i++) b->header[i] = -1;
+  for (int32_t i = EP_H_BOS; i < EP_H_OUTPUT; i++) b->header[i] = -1;
+  b->header[EP_H_OUTPUT] = s->embedding > 0;
   if (s->tokenizer) add_tokenizer(b, s->vocab);
   if (s->tokenizer > 1) change_tokenizer(b, s->tokenizer, s->vocab);
 }

@@ -181,7 +181,7 @@ static void test_trace_selftest_info(const shape *s) {
   ep_set_trace(r.s, watch, &n);
   CHECK(ep_eval(r.s, ids, NULL, N, logits) == EP_OK);
   CHECK(n.tokens == N && n.saturations == ep_saturations(r.s));
-  CHECK(n.codes == ((1 << EP_OPCODES) - 2 - (1 << EP_KV_WRITE)));
+  CHECK(n.codes == ((1 << EP_POOL) - 2 - (1 << EP_KV_WRITE)));
 
   ep_info info;
   CHECK(ep_model_info(&r.model, &info) == EP_OK && info.vocab == s->vocab && info.n_layers == s->layers);
@@ -286,6 +286,72 @@ static void test_bidirectional(const shape *s) {
   free(got);
 }
 
+static int32_t pool_of(const int32_t *x, int32_t n, int32_t width, int32_t kind) {
+  int64_t sum = 0, best = INT64_MIN;
+  for (int32_t t = 0; t < n; t++) {
+    sum += x[t * width];
+    if (x[t * width] > best) best = x[t * width];
+  }
+  int64_t up = 2 * sum + n, q = up / (2 * n); /* the mean plus a half, whose floor is asked for */
+  if (up % (2 * n) < 0) q--;
+  return kind == 1 ? x[0] : kind == 2 ? x[(n - 1) * width] : (int32_t)(kind == 3 ? best : q);
+}
+
+typedef struct rows {
+  int32_t body[N * 44], pooled[44], n_rows, last[70], width;
+} rows;
+
+static void keep(void *user, const ep_trace_event *e) {
+  rows *r = (rows *)user;
+  size_t bytes = (size_t)e->rows * (size_t)e->width * 4;
+  if (e->opcode == EP_ADD) memcpy(r->body, e->data, bytes);
+  if (e->opcode == EP_POOL) memcpy(r->pooled, e->data, bytes), r->n_rows = e->rows;
+  memcpy(r->last, e->data, bytes < sizeof r->last ? bytes : sizeof r->last);
+  r->width = e->width;
+}
+
+/* One row for a text: its pooling, its digest, its state, and that logits are refused. */
+static void test_embedding(const shape *s, int32_t kind) {
+  shape with = *s;
+  with.embedding = 1 + kind;
+  int32_t ids[N], want[70], got[70], token;
+  rows seen = {0};
+  choose_tokens(s, ids);
+  run r = start(&with, 0, 1), few = start(&with, N - 1, 1), lanes = start(&with, N, 3);
+  ep_info info;
+  CHECK(ep_model_info(&r.model, &info) == EP_OK && info.embedding == (s->more ? 70 : 44) && info.vocab == s->vocab);
+  CHECK(ep_embedding(r.s, got) == EP_ERR_STATE && ep_eval(r.s, ids, NULL, N, got) == EP_ERR_OUTPUT);
+  ep_set_trace(r.s, keep, &seen);
+  CHECK(ep_eval(r.s, ids, NULL, N, NULL) == EP_OK && seen.n_rows == 1);
+  for (int32_t i = 0; i < 44; i++) CHECK(seen.pooled[i] == pool_of(seen.body + i, N, 44, kind));
+  CHECK(ep_embedding(r.s, want) == EP_OK && (!s->more || seen.width == 70));
+  CHECK(memcmp(want, s->more ? seen.last : seen.pooled, (size_t)info.embedding * 4) == 0);
+  CHECK(ep_logits(r.s, got) == EP_ERR_OUTPUT && ep_argmax(r.s, &token) == EP_ERR_OUTPUT);
+  CHECK(ep_eval(r.s, ids, NULL, 1, NULL) == EP_ERR_CONTEXT && ep_eval(few.s, ids, NULL, N, NULL) == EP_ERR_CONTEXT);
+  CHECK(ep_eval(lanes.s, ids, NULL, N, NULL) == EP_OK && ep_embedding(lanes.s, got) == EP_OK);
+  CHECK(memcmp(want, got, (size_t)info.embedding * 4) == 0 && ep_saturations(lanes.s) == ep_saturations(r.s));
+
+  size_t size = ep_state_size(r.s);
+  void *state = malloc(size);
+  CHECK(ep_state_save(r.s, state, size) == EP_OK && ep_rewind(r.s, 0) == EP_OK && ep_embedding(r.s, got) == EP_ERR_STATE);
+  CHECK(ep_eval(r.s, ids, NULL, 1, NULL) == EP_OK && ep_embedding(r.s, got) == EP_OK);
+  CHECK(memcmp(want, got, (size_t)info.embedding * 4) != 0 || s->extreme || kind == 1); /* the first row may hardly see the others */
+  CHECK(ep_state_restore(few.s, state, size) == EP_OK && ep_embedding(few.s, got) == EP_OK);
+  CHECK(memcmp(want, got, (size_t)info.embedding * 4) == 0);
+  free(state);
+
+  ep_reset(r.s);
+  CHECK(ep_eval(r.s, info.selftest, NULL, info.n_selftest, NULL) == EP_OK && ep_embedding(r.s, want) == EP_OK);
+  uint64_t digest = 0;
+  ep_config cfg = {.context = info.n_selftest};
+  CHECK(ep_selftest(&r.model, &cfg, r.arena, r.arena_bytes, &digest) == EP_ERR_SELFTEST);
+  CHECK(digest == ep_digest(EP_DIGEST_INIT, want, (size_t)info.embedding));
+  stop(&r), stop(&few), stop(&lanes);
+  r = start(s, 0, 1);
+  CHECK(ep_eval(r.s, ids, NULL, 1, NULL) == EP_OK && ep_embedding(r.s, got) == EP_ERR_OUTPUT && ep_embedding(NULL, got) == EP_ERR_ARGUMENT);
+  stop(&r);
+}
+
 int main(void) {
   shape s = {.layers = 2, .width = 44, .vocab = 300, .context = 24};
   for (int i = 0; i < 16; i++) {
@@ -301,6 +367,7 @@ int main(void) {
     test_zero_values(&s);
     test_table(&s);
     if (!s.extreme) test_bidirectional(&s);
+    for (int32_t kind = 0; kind < 4; kind++) test_embedding(&s, kind);
   }
   s.vocab = 2100; /* enough work for several lanes */
   test_splits(&s);

@@ -49,6 +49,7 @@ static void test_mutations(uint64_t seed) {
   s.extreme = seed >= 2;
   s.more = seed & 1;
   s.bidirectional = seed == 3;
+  s.embedding = seed == 4 ? 1 : 0;
   s.table = seed & 1 ? 9 : 0;
   builder *b = (builder *)malloc(sizeof *b);
   size_t n;
@@ -89,6 +90,7 @@ static void test_random_data(void) {
     s.tokenizer = 0;
     s.more = seed & 1;
     s.bidirectional = seed >> 1 & 1;
+    s.embedding = seed % 5 == 4 ? 1 + (int32_t)(seed / 5 % 4) : 0;
     s.table = seed & 4 ? 9 + (int32_t)(seed & 1) : 0;
     builder *b = (builder *)malloc(sizeof *b);
     size_t n;
@@ -261,6 +263,24 @@ static void test_more_programs(void) {
   refuse_all(&s, both, sizeof both / sizeof *both);
 }
 
+static void test_embedding_programs(void) {
+  /* Operators of build() with more: ..., 10 ATTENTION, ..., 16 LINEAR, ..., 29 ATTENTION, ..., 38 ADD; 39 POOL, 40 LINEAR, 41 ACT, 42 NORM. */
+  static const edit edits[] = {
+      {-1, EP_H_OUTPUT, 0}, {-1, EP_H_OUTPUT, 2}, {-1, EP_H_OUTPUT, -1}, {-1, EP_H_HEAD_START, 38}, {-1, EP_H_HEAD_START, 40},
+      {-1, EP_H_LOGITS_F, 15}, {39, EP_O_P0, 4}, {39, EP_O_P0, -1}, {39, EP_O_P0 + 1, 1}, {39, EP_O_T0, 1}, {39, EP_O_IN1, 0},
+      {39, EP_O_IN0, 0x7fffffff}, {39, EP_O_CODE, EP_ACT}, {39, EP_O_IN0, 6}, {40, EP_O_IN0, 3}, {40, EP_O_CODE, EP_POOL},
+      {40, EP_O_P0 + 1, 0}, {41, EP_O_IN0, 0}, {42, EP_O_IN0, 1 << 30}, {16, EP_O_CODE, EP_POOL}, {10, EP_O_P0 + 7, 0},
+      {29, EP_O_P0 + 7, 0},
+  };
+  shape s = small(1);
+  for (s.embedding = 1; s.embedding <= 4; s.embedding++) {
+    s.more = s.embedding & 1;
+    CHECK(opens(&s));
+  }
+  s.embedding = s.more = 1;
+  refuse_all(&s, edits, sizeof edits / sizeof *edits);
+}
+
 static void test_programs(void) {
   /* Operators of build(): 0 EMBED, 1 NORM, 2 LINEAR q, 3 k, 4 v, 5 ROPE q, 6 ROPE k, 7 KV_WRITE, 8 ATTENTION, 9 LINEAR,
    * 10 ADD, 11 NORM, 12 LINEAR, 13 LINEAR, 14 ACT, 15 MUL, ...; the last two are the head. */
@@ -282,6 +302,7 @@ static void test_programs(void) {
   shape s = small(1);
   refuse_all(&s, edits, sizeof edits / sizeof *edits);
   test_more_programs();
+  test_embedding_programs();
 }
 
 /* Every kind of tokenizer opens, and each word that only some kinds have is checked. */
@@ -373,6 +394,6 @@ int main(void) {
   test_more_contents();
   test_truncation();
   test_random_data();
-  for (uint64_t seed = 0; seed < 4; seed++) test_mutations(seed);
+  for (uint64_t seed = 0; seed < 5; seed++) test_mutations(seed);
   return failures != 0;
 }

@@ -75,9 +75,10 @@ class Info:
     n_values: int
     n_tensors: int
     max_position: int  # the largest one it takes
+    embedding: int  # numbers of the embedding it gives for a text; 0: it gives logits
     bos: int | None
     eos: tuple[int, ...]
-    tokenizer: int  # 0 none, 1 byte-level BPE, 2 SentencePiece BPE
+    tokenizer: int  # 0 none, 1 byte-level BPE, 2 SentencePiece BPE, 3 WordPiece, 4 Unigram
     selftest: tuple[int, ...]
     digest: int
     kv_bytes_per_token: int

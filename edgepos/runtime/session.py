@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..embedding import Embeds, check_output
 from ..errors import ContextError, EdgePosError, FormatError
 from ..generation import Generates
 from ..sampling import Rng, Sampling
@@ -69,7 +70,7 @@ def _new_pool(threads: int):
     return ffi.gc(pool, free)
 
 
-class CSession(Generates):
+class CSession(Generates, Embeds):
     """Tokens and their KV cache, evaluated by the C runtime. Calls release the GIL.
 
     One thread at a time may use a session (EdgePosError otherwise); sessions of the same image are independent.
@@ -99,6 +100,7 @@ class CSession(Generates):
         self.context: int = config.context or image.info.context
         self.vocab: int = image.info.vocab
         self.logits_f: int = image.info.logits_f
+        self.embedding: int = image.info.embedding
         self.arena_bytes = size
         self.kernels: str = ffi.string(lib.ep_kernels_name(self._c)).decode("ascii")
 
@@ -107,34 +109,48 @@ class CSession(Generates):
     def eval_int(self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all") -> np.ndarray:
         """Append tokens. Returns int32 logits (value = raw · 2^−logits_f): [n, vocab] for "all", [1, vocab] for "last", [0, vocab] for "none".
 
-        positions: n ascending numbers above the last one; None continues. Raises EdgePosError for ids outside the
+        positions: n ascending numbers above the last one; None continues. Raises EdgePosError for a model that gives an embedding or ids outside the
         vocabulary, ContextError for positions that do not ascend or have no row in a position table, for a full context, and
         where attention is bidirectional for a call that is not the first or longer than n_batch; nothing has changed then.
         """
         checked_logits(logits)
+        check_output(self, embedding=False)
         with self._alone():
             tokens = np.ascontiguousarray(checked_ids(ids, self.vocab, self.length, self.context), np.int32)
-            n = len(tokens)
-            row = None if positions is None else int32_array("positions", positions)
-            if row is not None and len(row) != n:
-                raise ContextError(f"{len(row)} positions for {n} tokens; give one each")
-            out = np.empty((n if logits == "all" else int(logits == "last"), self.vocab), np.int32)
-            status = lib.ep_eval(
-                self._c, int32_pointer(tokens), ffi.NULL if row is None else int32_pointer(row), n,
-                int32_pointer(out) if logits == "all" else ffi.NULL,
-            )  # fmt: skip
-            if status == lib.EP_ERR_POSITION:
-                raise ContextError(f"positions must ascend from {self.position} to at most {self._image.info.max_position}")
-            if status == lib.EP_ERR_CONTEXT:
-                raise ContextError(
-                    f"{n} tokens: this model attends in both directions and takes one call of at most n_batch tokens; "
-                    "reset the session, or open it with a larger n_batch"
-                )
-            check(status, f"evaluating {n} tokens")
+            out = np.empty((len(tokens) if logits == "all" else int(logits == "last"), self.vocab), np.int32)
+            self._evaluate(tokens, positions, int32_pointer(out) if logits == "all" else ffi.NULL)
             if logits == "last":
                 check(lib.ep_logits(self._c, int32_pointer(out)), "logits")
             self._raise_trace_error()
         return out
+
+    def embed_int(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> np.ndarray:
+        """The embedding of a text as int32 [d], value = raw · 2^−logits_f: see `embed`."""
+        check_output(self, embedding=True)
+        with self._alone():
+            tokens = np.ascontiguousarray(checked_ids(ids, self.vocab, 0, self.context), np.int32)
+            check(lib.ep_rewind(self._c, 0), "emptying the session")
+            self._evaluate(tokens, positions, ffi.NULL)
+            out = np.empty(self.embedding, np.int32)
+            check(lib.ep_embedding(self._c, int32_pointer(out)), "embedding")
+            self._raise_trace_error()
+        return out
+
+    def _evaluate(self, tokens: np.ndarray, positions: Sequence[int] | None, out) -> None:
+        """ep_eval of checked tokens, its statuses as exceptions."""
+        n = len(tokens)
+        row = None if positions is None else int32_array("positions", positions)
+        if row is not None and len(row) != n:
+            raise ContextError(f"{len(row)} positions for {n} tokens; give one each")
+        status = lib.ep_eval(self._c, int32_pointer(tokens), ffi.NULL if row is None else int32_pointer(row), n, out)
+        if status == lib.EP_ERR_POSITION:
+            raise ContextError(f"positions must ascend from {self.position} to at most {self._image.info.max_position}")
+        if status == lib.EP_ERR_CONTEXT:
+            raise ContextError(
+                f"{n} tokens: this model attends in both directions and takes one call of at most n_batch tokens; "
+                "reset the session, or open it with a larger n_batch"
+            )
+        check(status, f"evaluating {n} tokens")
 
     def eval(self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all") -> np.ndarray:
         """Like eval_int, as float32."""

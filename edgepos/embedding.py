@@ -1,0 +1,68 @@
+"""Embeddings of texts: `Session.embed` for every engine, and texts to ids that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from .errors import ContextError, EdgePosError
+
+
+class Embeds:
+    """Adds `embed` to a session with `embed_int`."""
+
+    def embed(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> np.ndarray:
+        """The embedding of a text by the model's own pooling, float32 [d].
+
+        `ids` [n] is the whole text with its special tokens, as `Embedder` or the tokenizer make it: nothing is padded, so no
+        mask is needed. What the session held before is forgotten. Raises EdgePosError for a model that gives logits or ids
+        outside the vocabulary, ContextError for more ids than the context, or positions that do not ascend.
+        """
+        return (self.embed_int(ids, positions) * self.logit_scale).astype(np.float32)
+
+
+class Embedder:
+    """Texts to embeddings with one session. texts, truncated: how many it has seen, and how many of them it had to cut."""
+
+    def __init__(self, session, tokenizer):
+        """session: of an embedding model, of any engine. Raises EdgePosError for a model that gives logits."""
+        check_output(session, embedding=True)
+        self.session, self.tokenizer = session, tokenizer
+        self.texts = self.truncated = 0
+
+    def ids(self, text: str | bytes, truncate: bool = True) -> list[int]:
+        """Ids of a text with the model's special tokens. Of one too long for the context, the tokens that do not fit before the
+        special ones behind it are left out, as sentence-transformers does; with truncate=False it raises ContextError."""
+        ids, limit = self.tokenizer.encode(text), self.session.context
+        self.texts += 1
+        if len(ids) <= limit:
+            return ids
+        if not truncate:
+            raise ContextError(f"text {self.texts} has {len(ids)} tokens, the model takes {limit}; shorten it, or let it be cut")
+        self.truncated += 1
+        special = len(ids) - len(self.tokenizer.encode(text, bos=False))
+        behind = max(0, special - (self.tokenizer.bos_id is not None))
+        return (ids[: limit - behind] + ids[len(ids) - behind :])[:limit]
+
+    def embed(self, texts: Iterable[str | bytes], truncate: bool = True, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """float32 [n, d]. `progress(n)` is called behind each text. Errors as of `ids` and `Session.embed`, which name the text."""
+        rows = []
+        for text in texts:
+            if not isinstance(text, (str, bytes)):
+                raise EdgePosError(f"text {self.texts + 1} is {type(text).__name__}; a str or bytes is needed")
+            ids = self.ids(text, truncate)
+            if not ids:
+                raise EdgePosError(f"text {self.texts} is empty and this model puts no token around it; give some text")
+            rows.append(self.session.embed(ids))
+            if progress is not None:
+                progress(len(rows))
+        return np.stack(rows) if rows else np.zeros((0, self.session.embedding), np.float32)
+
+
+def check_output(session, *, embedding: bool) -> None:
+    """Raises EdgePosError when a session gives logits where an embedding is asked for, or the other way round."""
+    if embedding and not session.embedding:
+        raise EdgePosError("this model gives logits, not an embedding; use eval or generate (edgepos run)")
+    if session.embedding and not embedding:
+        raise EdgePosError(f"this model gives an embedding of {session.embedding} numbers, not logits; use embed (edgepos embed)")
