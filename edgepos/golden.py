@@ -94,7 +94,9 @@ class Machine:
 
 def embed(machine: Machine, op: Operation, _inputs, batch: Batch) -> np.ndarray:
     width, p = machine.program.values[op.out].width, op.params
-    rows = batch.positions + p["offset"] if p["source"] == POSITIONS else batch.ids
+    rows = batch.ids
+    if p["source"] == POSITIONS:
+        rows = (batch.positions % p["modulo"] if p["modulo"] else batch.positions) + p["offset"]
     w = machine.tensor(op.tensors[0])[rows].astype(np.int64)
     g = machine.tensor(op.tensors[1])
     if g is not None:

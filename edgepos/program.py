@@ -39,7 +39,7 @@ class Op(IntEnum):
 
 # Names of p0 … p7 of each operator.
 PARAMETERS = {
-    Op.EMBED: ("shift", "source", "offset"),
+    Op.EMBED: ("shift", "source", "offset", "modulo"),
     Op.NORM: ("center", "eps_m", "eps_shift", "out_shift", "groups"),
     Op.LINEAR: ("shift", "softcap", "form"),
     Op.ADD: ("la", "lb", "n"),
@@ -51,7 +51,7 @@ PARAMETERS = {
     Op.POOL: ("kind",),
 }
 # Parameters that few programs use, with the value that means nothing: an Operation need not state them.
-NEUTRAL = {"source": 0, "offset": 0, "groups": 1, "softcap": NONE, "form": 0, "mask": 0}
+NEUTRAL = {"source": 0, "offset": 0, "modulo": 0, "groups": 1, "softcap": NONE, "form": 0, "mask": 0}
 
 HALF, INTERLEAVED = 0, 1  # layout of ROPE
 TOKENS, POSITIONS = 0, 1  # source of EMBED
@@ -203,7 +203,7 @@ class Program:
     @property
     def max_position(self) -> int:
         """The largest position that every position table has a row for."""
-        tables = (op for op in self.ops if op.code == Op.EMBED and op.params["source"] == POSITIONS)
+        tables = (op for op in self.ops if op.code == Op.EMBED and op.params["source"] == POSITIONS and not op.params["modulo"])
         return min([MAX_POSITION, *(len(self.arrays[op.tensors[0]]) - 1 - op.params["offset"] for op in tables)])
 
     @property

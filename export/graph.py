@@ -225,7 +225,7 @@ class GraphBuilder:
         )
 
     def learned_positions(self, x: ir.Value, table: Weight, spec: Learned) -> ir.Value:
-        """x plus the rows position + offset of ``table`` [count, d]."""
+        """x plus the rows position + offset of ``table`` [count, d], positions taken modulo ``spec.modulo`` where there is one."""
         return self._add_rows(x, self._weight(table), spec.offset, spec)
 
     def sinusoidal_positions(self, x: ir.Value, spec: Sinusoidal) -> ir.Value:
@@ -236,7 +236,11 @@ class GraphBuilder:
     def _add_rows(self, x: ir.Value, table: ir.Value, offset: int, spec: Learned | Sinusoidal) -> ir.Value:
         shape = (1, "S", int(table.shape[1]))
         first = self._constant("positions.offset", np.array([offset], np.int64))
-        rows = self._op("Add", [self.position_ids, first], "positions.row", (1, "S"), dtype=ir.DataType.INT64)
+        at, modulo = self.position_ids, getattr(spec, "modulo", None)
+        if modulo is not None:
+            period = self._constant("positions.modulo", np.array(modulo, np.int64))
+            at = self._op("Mod", [at, period], "positions.repeated", (1, "S"), dtype=ir.DataType.INT64)
+        rows = self._op("Add", [at, first], "positions.row", (1, "S"), dtype=ir.DataType.INT64)
         metadata = {"edgepos.position": json.dumps(spec.to_json())}
         values = self._op("Gather", [table, rows], "positions", shape, metadata=metadata, axis=0)
         return self._op("Add", [x, values], "embed.positions", shape)

@@ -41,7 +41,7 @@ class Placement:
     def _check(self, spec: Spec) -> None:
         """Refuse what the graph or the integer runtime cannot express."""
         known = {
-            Learned: lambda: spec.modulo is None and spec.pad_id is None,
+            Learned: lambda: spec.pad_id is None,
             Sinusoidal: lambda: True,
             NoPosition: lambda: True,
             Rope: lambda: spec.pairs > 0 and spec.head_dim == self._head_dim,
@@ -51,7 +51,7 @@ class Placement:
         }
         if type(spec) not in known or not known[type(spec)]():
             raise UnsupportedError(
-                f"positions {spec}: not supported in a decoder; supported: learned without modulo and pad_id, sinusoidal, rope over the "
+                f"positions {spec}: not supported in a decoder; supported: learned without pad_id, sinusoidal, rope over the "
                 f"whole head of {self._head_dim} or its first part, alibi of {self._heads} heads, causal t5, relative, none"
             )
 

@@ -33,6 +33,7 @@ class Shape:
     table: int = 0  # rows of the learned positions, 0 for none
     table_type: type = np.int8
     offset: int = 0  # of the learned positions
+    modulo: int = 0  # of the learned positions
     head_norm: bool = False
     bias_columns: int = 0
     window: int = 0
@@ -127,7 +128,7 @@ class Builder:
         if s.table_type == np.int16:
             self.arrays[w] = self.numbers(np.int16, self.arrays[w].shape)
             self.arrays[m][:, 1] += 8
-        return self.op(Op.EMBED, self.value(s.width), tensors=[w, g, m], shift=-7, source=POSITIONS, offset=s.offset)
+        return self.op(Op.EMBED, self.value(s.width), tensors=[w, g, m], shift=-7, source=POSITIONS, offset=s.offset, modulo=s.modulo)
 
 
 def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) -> Program:

@@ -135,8 +135,13 @@ LEARNED_REFUSALS = [
     ("no metadata", metadata("positions", "edgepos.position", "{"), "positions", "edgepos.position"),
     ("other spec", metadata("positions", "edgepos.position", '{"encoding":"rope","head_dim":8}'), "positions", "Learned or Sinusoidal"),
     ("rows", metadata("positions", "edgepos.position", '{"encoding":"learned","count":63}'), "positions", "64 rows"),
-    ("modulo", metadata("positions", "edgepos.position", '{"encoding":"learned","count":64,"modulo":8}'), "positions", "no modulo"),
+    ("modulo", metadata("positions", "edgepos.position", '{"encoding":"learned","count":64,"modulo":8}'), "positions", "modulo None"),
     ("axis", attribute("positions", "axis", 1), "positions", "axis"),
+]
+REPEATED_REFUSALS = [
+    ("period", initializer("positions.modulo", lambda a: a - 1), "positions", "modulo 11"),
+    ("two periods", initializer("positions.modulo", lambda a: np.array([12, 12])), "positions.repeated", "INT64"),
+    ("fmod", attribute("positions.repeated", "fmod", 1), "positions.repeated", "fmod"),
 ]
 SINUSOIDAL_REFUSALS = [
     ("table", initializer("positions.table", lambda a: np.where(a == a[3, 5], a + 1e-5, a)), "positions", "component"),
@@ -153,7 +158,14 @@ T5_REFUSALS = [
     ("metadata", metadata("bias.0.mask", "edgepos.relative_bias", "[]"), "bias.0.mask", "T5Bias or RelativeBias"),
 ]
 REFUSALS = [
-    (name, *row) for name, rows in (("learned", LEARNED_REFUSALS), ("sinusoidal", SINUSOIDAL_REFUSALS), ("t5", T5_REFUSALS)) for row in rows
+    (name, *row)
+    for name, rows in (
+        ("learned", LEARNED_REFUSALS),
+        ("hybrid_repeated_rope", REPEATED_REFUSALS),
+        ("sinusoidal", SINUSOIDAL_REFUSALS),
+        ("t5", T5_REFUSALS),
+    )
+    for row in rows
 ]
 
 

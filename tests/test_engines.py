@@ -32,6 +32,7 @@ SHAPES = {
     "bidirectional, bias": Shape(mask=1, bias_columns=11, pairs=0, head_norm=True, softcap=True),
     "bidirectional, alibi": Shape(mask=1, alibi=True, bias_columns=1, table=41, offset=1, w4=True, v_dim=7, center=True),
     "one head, long": Shape(heads=1, kv_heads=1, head_dim=64, v_dim=64, pairs=32, context=300, layers=1),
+    "repeated learned positions, rope": Shape(table=13, offset=3, modulo=7, table_type=np.int16, grouped=False),
 }
 
 
@@ -174,6 +175,14 @@ def test_positions_end_where_the_table_ends(table_type, offset):
         s.eval_int([3])
         with pytest.raises(ContextError):
             s.eval_int([3])
+
+
+def test_repeated_positions_never_end():
+    program = random_program(np.random.default_rng(13), Shape(table=12, offset=2, modulo=10))
+    assert Image(image(program)).info.max_position == program.max_position == 2**31 - 1
+    golden, c = sessions(program)
+    far = [3, 13, 2**31 - 1]
+    assert (golden.eval_int([1, 1, 1], far) == c.eval_int([1, 1, 1], far)).all()
 
 
 @pytest.mark.parametrize("kv_bits", [16, 8])

@@ -27,11 +27,16 @@ SPECS = {
     "sinusoidal": positions.Sinusoidal(SMALL.dim),
     "sinusoidal_fairseq": positions.Sinusoidal(SMALL.dim, "concatenated", "half_minus_one", start=2, scale=0.5),
     "rope": positions.Rope(SMALL.head_dim, theta=500.0),
+    "rope_partial": positions.Rope(SMALL.head_dim, 4, theta=500.0),
+    "rope_yarn_partial": positions.Rope(
+        SMALL.head_dim, 6, scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    ),
     "alibi": positions.Alibi(SMALL.heads),
     "t5": T5,
     "t5_two_buckets": positions.T5Bias(2, 7, bidirectional=False),
     "hybrid_layers": positions.Hybrid(NOPE, (NOPE, ROPE)),
     "hybrid_learned_rope": positions.Hybrid(positions.Learned(SMALL.context), (ROPE, ROPE)),
+    "hybrid_repeated_rope": positions.Hybrid(positions.Learned(14, offset=2, modulo=12), (ROPE, ROPE)),
     "hybrid_sinusoidal_alibi": positions.Hybrid(positions.Sinusoidal(SMALL.dim), (positions.Alibi(SMALL.heads),) * 2),
 }
 
@@ -128,7 +133,7 @@ REFUSED = {
     "key": ({"encoding": "learned", "count": 64, "colour": 1}, FormatError, "'colour'"),
     "rows": ({"encoding": "learned", "count": 65}, FormatError, "model.embed_positions.weight"),
     "short": ({"encoding": "learned", "count": 63}, FormatError, "rows for 63 positions"),
-    "modulo": ({"encoding": "learned", "count": 64, "modulo": 64}, UnsupportedError, "without modulo"),
+    "padding": ({"encoding": "learned", "count": 64, "offset": 2, "pad_id": 1, "modulo": 62}, UnsupportedError, "without pad_id"),
     "encoder": ({"encoding": "t5"}, UnsupportedError, "causal t5"),
     "heads": ({"encoding": "alibi", "heads": 8}, UnsupportedError, "alibi of 4 heads"),
     "head_dim": ({"encoding": "rope", "head_dim": 4}, UnsupportedError, "whole head of 8"),

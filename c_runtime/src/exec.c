@@ -20,7 +20,8 @@ static void embed(ep_session *s, const int32_t *op, int32_t n) {
   int32_t width = ep_width(p, op[EP_O_OUT]), cols = ep_cols(p, op[EP_O_T0]);
   int narrow = ep_record(p, op[EP_O_T0])[EP_T_TYPE] == EP_I8;
   for (int32_t t = 0; t < n; t++) {
-    size_t row = (size_t)(op[EP_O_P0 + 1] ? s->positions[s->length + t] + op[EP_O_P0 + 2] : s->tokens[t]);
+    int32_t at = s->positions[s->length + t], modulo = op[EP_O_P0 + 3];
+    size_t row = (size_t)(op[EP_O_P0 + 1] ? (modulo ? at % modulo : at) + op[EP_O_P0 + 2] : s->tokens[t]);
     const int8_t *w = narrow ? ep_i8(p, op[EP_O_T0]) + row * (size_t)cols : NULL;
     const int16_t *wide = narrow ? NULL : ep_i16(p, op[EP_O_T0]) + row * (size_t)cols;
     const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) + row * (size_t)(cols / 32) : NULL;

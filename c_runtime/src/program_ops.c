@@ -10,7 +10,7 @@ typedef struct rule {
 } rule;
 
 static const rule rules[EP_OPCODES] = {
-    [EP_EMBED] = {1, 0, 0x5, 0x2, 3, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 5, 0x0c},
+    [EP_EMBED] = {1, 0, 0x5, 0x2, 4, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 5, 0x0c},
     [EP_LINEAR] = {1, 1, 0x5, 0xa, 3, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
     [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
     [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
@@ -88,11 +88,12 @@ static int bad_softcap(const ep_program *p, int32_t tensor) {
 static int32_t bad_embed(ep_program *p, const int32_t *op, int32_t out) {
   int32_t rows = ep_rows(p, op[EP_O_T0]), type = ep_record(p, op[EP_O_T0])[EP_T_TYPE], offset = op[EP_O_P0 + 2];
   if (!flag(op[EP_O_P0 + 1])) return EP_O_P0 + 1;
-  int by_position = op[EP_O_P0 + 1];
+  int32_t by_position = op[EP_O_P0 + 1], modulo = op[EP_O_P0 + 3];
   if (offset < 0 || offset > (by_position ? 1 << 20 : 0) || (by_position && offset >= rows)) return EP_O_P0 + 2;
+  if (modulo < 0 || modulo > (by_position ? rows - offset : 0)) return EP_O_P0 + 3;
   if (type == EP_I16 && op[EP_O_T1] >= 0) return EP_O_T1;
   int32_t bad = bad_weights(p, op, type == EP_I16 ? EP_I16 : EP_I8, by_position ? rows : p->vocab, padded(out), 0);
-  if (bad < 0 && by_position && rows - 1 - offset < p->max_position) p->max_position = rows - 1 - offset;
+  if (bad < 0 && by_position && !modulo && rows - 1 - offset < p->max_position) p->max_position = rows - 1 - offset;
   return bad;
 }
 

@@ -244,7 +244,8 @@ static void test_more_programs(void) {
    * 31 ATTENTION, ..., 42 LINEAR w4g32 with a softcap. */
   static const edit edits[] = {
       {0, EP_O_P0 + 2, 1}, {1, EP_O_P0 + 1, 2}, {1, EP_O_P0 + 1, 0}, {1, EP_O_P0 + 1, -1}, {1, EP_O_P0 + 2, 2},
-      {1, EP_O_P0 + 2, -1}, {1, EP_O_P0 + 2, 9}, {1, EP_O_P0 + 2, INT32_MAX}, {1, EP_O_T0, 1}, {1, EP_O_P0 + 3, 1},
+      {1, EP_O_P0 + 2, -1}, {1, EP_O_P0 + 2, 9}, {1, EP_O_P0 + 2, INT32_MAX}, {1, EP_O_T0, 1}, {1, EP_O_P0 + 4, 1},
+      {0, EP_O_P0 + 3, 1}, {1, EP_O_P0 + 3, -1}, {1, EP_O_P0 + 3, 10}, {1, EP_O_P0 + 3, INT32_MAX}, {1, EP_O_P0 + 3, INT32_MIN},
       {7, EP_O_P0 + 4, 0}, {7, EP_O_P0 + 4, -1}, {7, EP_O_P0 + 4, 3}, {7, EP_O_P0 + 4, 2}, {7, EP_O_P0 + 4, INT32_MIN},
       {12, EP_O_T1, 1}, {12, EP_O_T1, INT32_MAX}, {12, EP_O_T2, 1}, {12, EP_O_T2, -2}, {12, EP_O_T3, 1},
       {12, EP_O_P0 + 7, 2}, {12, EP_O_P0 + 7, 1}, {31, EP_O_P0 + 7, 1}, {-3, EP_KV_WINDOW, -1}, {-3, EP_KV_WINDOW, (1 << 20) + 1},

@@ -134,7 +134,7 @@ class Assembly:
     def _place(self, step: Place) -> None:
         rows, factors = constants.position_rows(step.spec, self.source.read(step.table))
         tensors = (self.add_tensor(step.table, rows), NONE, self.add_tensor(suffixed(step.table, ROW_SCALES), factors), NONE)
-        params = {"source": POSITIONS, "offset": step.offset}
+        params = {"source": POSITIONS, "offset": step.offset, "modulo": step.modulo}
         self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, params=params, name=step.name))
 
     def _norm(self, step: Norm) -> None:

@@ -142,10 +142,10 @@ class _Matcher:
         self._emit(Embed(node.name, value_name(out), width, weight), out)
 
     def _place(self, node: ir.Node) -> None:
-        table, spec, offset, add = rows_of(node, self.inputs)
+        table, spec, offset, parts = rows_of(node, self.inputs)
         if any(isinstance(step, Place) for step in self.steps):
             raise refuse(node, "a second table of positions", "one table of positions")
-        self.done.add(add)
+        self.done.update(parts)
         out = node.outputs[0]
         self._emit(Place(node.name, value_name(out), const_shape(node.inputs[0])[1], table, spec, offset), out)
 

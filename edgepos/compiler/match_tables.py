@@ -22,18 +22,28 @@ def is_part(node: ir.Node, inputs: dict[str, ir.Value]) -> bool:
     """True for a node that only makes sense as a part of one of the forms below."""
     if BIAS in node.metadata_props or node.op_type == "Clip":
         return True
-    if node.op_type == "Add":
-        return node.inputs[0] is not None and node.inputs[0] is inputs.get("position_ids")
+    if node.op_type in ("Add", "Mod"):
+        x = node.inputs[0]
+        return x is not None and (x is inputs.get("position_ids") or node.op_type == "Add" and _op(x) == "Mod")
     return node.op_type == "Gather" and len(node.inputs) == 2 and _op(node.inputs[1]) == "Clip"
 
 
-def rows_of(node: ir.Node, inputs: dict[str, ir.Value]) -> tuple[str, Learned | Sinusoidal, int, ir.Node]:
-    """(table, spec, offset of the first position's row, the Add of the offset) of Gather(table, Add(position_ids, offset)).
+def rows_of(node: ir.Node, inputs: dict[str, ir.Value]) -> tuple[str, Learned | Sinusoidal, int, list[ir.Node]]:
+    """(table, spec, offset of the first position's row, nodes that make the row) of Gather(table, Add(x, offset)), where x is
+    position_ids or Mod(position_ids, modulo).
 
     Raises UnsupportedError naming the node.
     """
     add = node.inputs[1].producer()
     attributes(add)
+    nodes, modulo = [add], None
+    if _op(add.inputs[0]) == "Mod":
+        mod = add.inputs[0].producer()
+        attributes(mod, fmod=0)
+        modulo = _integer(mod.inputs[1])
+        if mod.inputs[0] is not inputs.get("position_ids") or modulo is None:
+            raise refuse(mod, f"inputs {describe(mod.inputs[0])}, {describe(mod.inputs[1])}", "position_ids and an INT64 initializer")
+        nodes.append(mod)
     offset = add.inputs[1].const_value if add.inputs[1] is not None else None
     if offset is None or offset.dtype != ir.DataType.INT64 or tuple(offset.shape) != (1,) or not 0 <= int(offset.numpy()[0]) <= 2**20:
         raise refuse(add, f"offset is {describe(add.inputs[1])}", "an INT64 initializer [1] with a number from 0 to 2^20")
@@ -42,13 +52,14 @@ def rows_of(node: ir.Node, inputs: dict[str, ir.Value]) -> tuple[str, Learned | 
     rows, width = const_shape(node.inputs[0])
     spec = _spec(node, POSITION, (Learned, Sinusoidal))
     if isinstance(spec, Learned):
-        if (spec.count, spec.offset, spec.modulo, spec.pad_id) != (rows, offset, None, None):
-            raise refuse(node, f"{spec} for a table of {rows} rows and offset {offset}", "count and offset that agree, no modulo and no pad_id")
-    elif spec.dim != width or offset:
+        if (spec.count, spec.offset, spec.modulo, spec.pad_id) != (rows, offset, modulo, None):
+            found = f"{spec} for a table of {rows} rows, offset {offset} and modulo {modulo}"
+            raise refuse(node, found, "count, offset and modulo that agree, no pad_id")
+    elif spec.dim != width or offset or modulo is not None:
         raise refuse(node, f"{spec} for a table of width {width} and offset {offset}", "dim that agrees, offset 0 (start is in the table)")
     else:
         _check_sinusoids(node, spec, node.inputs[0].const_value.numpy())
-    return name, spec, offset, add
+    return name, spec, offset, nodes
 
 
 def bias_of(attention: ir.Node, mask: ir.Value, heads: int, inputs: dict[str, ir.Value]) -> tuple[str, T5Bias | RelativeBias, list[ir.Node]]:

@@ -38,11 +38,16 @@ class Embed(Step):
 
 @dataclass(frozen=True)
 class Place(Step):
-    """The row position + offset of a table of positions."""
+    """The row position + offset of a table of positions; a spec with a modulo takes the position modulo that first."""
 
     table: str
     spec: Learned | Sinusoidal
     offset: int
+
+    @property
+    def modulo(self) -> int:
+        """Positions that the table is repeated after; 0: it is not."""
+        return getattr(self.spec, "modulo", None) or 0
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,10 @@ class Norm(nn.Module):
 
 
 def rotate(x, cos, sin):
-    """x [batch, heads, n, head_dim] with component j paired with j + head_dim/2."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    """x [batch, heads, n, head_dim] with component j paired with j + pairs, of the first 2·pairs components."""
+    pairs = cos.shape[-1]
+    a, b, rest = x.split([pairs, pairs, x.shape[-1] - 2 * pairs], dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], dim=-1)
 
 
 class Attention(nn.Module):
@@ -180,7 +181,7 @@ class Decoder(nn.Module):
         for layer in layer_specs(self.spec, self.size.layers):
             turn = None
             if isinstance(layer, positions.Rope):
-                turn = tuple(torch.from_numpy(t).float() for t in layer.cos_sin(p))
+                turn = tuple(torch.from_numpy(layer.attention_factor * t).float() for t in layer.cos_sin(p, self.size.context))
             elif isinstance(layer, positions.Alibi):
                 bias = torch.from_numpy(layer.bias(p, p)).float()
             elif isinstance(layer, positions.T5Bias):

@@ -29,8 +29,9 @@ def config_of(size: Size, spec: positions.Spec, eot: int) -> dict:
         "pad_token_id": None,
         "dtype": "bfloat16",
     }
-    rope_or_none = all(isinstance(layer, (positions.Rope, positions.NoPosition)) for layer in layers)
-    if isinstance(embedding_spec(spec), (positions.Learned, positions.Sinusoidal)) or not rope_or_none:
+    theta = next((layer.theta for layer in layers if isinstance(layer, positions.Rope)), 10000.0)
+    known = (positions.NoPosition(), positions.Rope(size.head_dim, theta=theta))
+    if isinstance(embedding_spec(spec), (positions.Learned, positions.Sinusoidal)) or any(layer not in known for layer in layers):
         return {
             "architectures": ["EdgePosDecoderForCausalLM"],
             "model_type": "edgepos_decoder",
@@ -38,7 +39,6 @@ def config_of(size: Size, spec: positions.Spec, eot: int) -> dict:
             "position_encoding": spec.to_json(),
         }
     turned = [int(isinstance(layer, positions.Rope)) for layer in layers]
-    theta = next((layer.theta for layer in layers if isinstance(layer, positions.Rope)), 10000.0)
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
     if all(turned):
         return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **config, "head_dim": size.head_dim}
