@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgepos.errors import EdgePosError
-from edgepos.positions import Alibi, Learned, PhasePlan, Rope, float32_error, from_gguf
+from edgepos.positions import Alibi, Hybrid, Learned, MRope, NoPosition, PhasePlan, Rope, T5Bias, float32_error, from_config, from_gguf
 
 SMOLLM2 = {
     "general.architecture": "llama",
@@ -50,6 +50,83 @@ def test_other_architectures():
     assert from_gguf({"general.architecture": "gpt2", "gpt2.context_length": 1024}) == Learned(1024)
 
 
+def described(architecture: str, **keys) -> dict:
+    """Metadata with 512 components in 8 heads; the underscores of keys are points."""
+    sizes = {"embedding_length": 512, "attention.head_count": 8, "block_count": 8, "context_length": 2048}
+    return {"general.architecture": architecture} | {f"{architecture}.{k.replace('__', '.')}": v for k, v in (sizes | keys).items()}
+
+
+SAME = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 8, "max_position_embeddings": 2048}
+AS_IN_CONFIGS = [
+    ("qwen2moe", {"rope__freq_base": 1e6}, {"model_type": "qwen2_moe", "rope_theta": 1e6}),
+    ("command-r", {"rope__freq_base": 8e6}, {"model_type": "cohere", "rope_theta": 8e6}),
+    ("cohere2", {"rope__freq_base": 5e4}, {"model_type": "cohere2", "rope_theta": 5e4}),
+    ("smollm3", {"rope__freq_base": 2e6}, {"model_type": "smollm3"}),
+    ("glm4", {"rope__dimension_count": 32}, {"model_type": "glm4", "head_dim": 64}),
+    ("stablelm", {"rope__dimension_count": 16}, {"model_type": "stablelm"}),
+    ("nomic-bert", {"rope__freq_base": 1000.0}, {"model_type": "nomic_bert"}),
+    ("gemma3", {"rope__freq_base": 1e6, "attention__key_length": 64}, {"model_type": "gemma3_text", "head_dim": 64}),
+    (
+        "gemma3",
+        {"rope__freq_base": 1e6, "attention__key_length": 64, "rope__scaling__type": "linear", "rope__scaling__factor": 8.0},
+        {"model_type": "gemma3_text", "head_dim": 64, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+    ("modern-bert", {"rope__freq_base": 160000.0, "rope__freq_base_swa": 1e4}, {"model_type": "modernbert"}),
+    (
+        "qwen2vl",
+        {"rope__freq_base": 1e6, "rope__dimension_sections": [8, 12, 12, 0]},
+        {"model_type": "qwen2_vl", "rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+    ),
+    (
+        "qwen3vl",
+        {"rope__freq_base": 5e6, "rope__dimension_sections": [24, 20, 20, 0], "attention__key_length": 128},
+        {"model_type": "qwen3_vl", "rope_theta": 5e6},
+    ),
+    (
+        "deepseek2",
+        {
+            "attention__key_length": 192, "rope__dimension_count": 64, "rope__scaling__type": "yarn", "rope__scaling__factor": 40.0,
+            "rope__scaling__original_context_length": 4096, "rope__scaling__yarn_log_multiplier": 0.1,
+        },
+        {
+            "model_type": "deepseek_v3",
+            "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096},
+        },
+    ),
+    ("bloom", {}, {"model_type": "bloom", "n_head": 8}),
+    ("bert", {}, {"model_type": "bert"}),
+    ("starcoder", {}, {"model_type": "gpt_bigcode"}),
+    ("t5", {"attention__relative_buckets_count": 32}, {"model_type": "t5"}),
+    ("mpt", {"attention__max_alibi_bias": 0.0}, {"model_type": "mpt", "max_seq_len": 2048, "attn_config": {"alibi": False}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture, keys, config", AS_IN_CONFIGS)
+def test_the_same_model_in_both_formats(architecture, keys, config):
+    """What a GGUF file says is what the config.json says that it was made from."""
+    found, expected = from_gguf(described(architecture, **keys)), from_config(SAME | config)
+    for ours, theirs in zip(*(spec.values() if isinstance(spec, dict) else [spec] for spec in (found, expected)), strict=True):
+        assert type(ours) is type(theirs)
+        if isinstance(ours, Hybrid):
+            assert ours.embedding == theirs.embedding and [s == NoPosition() for s in ours.layers] == [s == NoPosition() for s in theirs.layers]
+            ours, theirs = ours.layers[0], theirs.layers[0]
+        if isinstance(ours, (Rope, MRope)):
+            np.testing.assert_allclose(ours.inv_freq(), theirs.inv_freq(), rtol=1e-15)
+            assert (ours.head_dim, ours.rotary_dim, ours.attention_factor) == (theirs.head_dim, theirs.rotary_dim, theirs.attention_factor)
+            # the rows of q and k in a file of the architecture smollm3 are reordered, as in llama's
+            assert ours.layout == ("interleaved" if architecture == "smollm3" else theirs.layout)
+            assert getattr(ours, "sections", None) == getattr(theirs, "sections", None)
+        else:
+            assert ours == theirs
+
+
+def test_architectures_of_their_own():
+    assert from_gguf(described("t5encoder", attention__relative_buckets_count=32)) == T5Bias()
+    assert from_gguf(described("jina-bert-v2")) == Alibi(8, symmetric=True)
+    assert from_gguf(described("baichuan")) == Rope(64, layout="interleaved")
+    assert from_gguf(described("baichuan", block_count=40)) == Alibi(8)
+
+
 @pytest.mark.parametrize(
     "metadata, factors, named",
     [
@@ -66,6 +143,12 @@ def test_other_architectures():
         (SMOLLM2 | {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}, [1.0] * 32, "rope_freqs"),
         ({"general.architecture": "gpt2", "gpt2.context_length": 8}, [1.0], "rope_freqs"),
         ({"general.architecture": "bloom"}, None, "head_count"),
+        ({"general.architecture": "t5"}, None, "relative_buckets_count"),
+        (described("qwen2vl"), None, "dimension_sections"),
+        (described("qwen2vl", rope__dimension_sections=[1, 2]), None, "list of 4"),
+        (described("qwen2vl", rope__dimension_sections=[8, 12, 11, 0]), None, "sum to 31"),
+        (described("deepseek2", attention__key_length=192), None, "rope.dimension_count"),
+        (described("smollm3", block_count=0), None, "block_count"),
     ],
 )
 def test_bad_metadata_is_refused_by_name(metadata, factors, named):

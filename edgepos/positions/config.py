@@ -14,8 +14,10 @@ DEFAULT_THETA = 10000.0  # transformers: RotaryEmbeddingConfigMixin.default_thet
 _ORIGINAL_LENGTH = ("llama3", "yarn", "longrope")
 
 
-def rope_from_config(config: dict, theta: float = DEFAULT_THETA, share: float = 1.0, aliases: dict | None = None) -> Rope:
-    """The rotation of a config in the spelling of Llama: half layout, head_dim, rope_theta, rope_scaling or rope_parameters.
+def rope_from_config(
+    config: dict, theta: float = DEFAULT_THETA, share: float = 1.0, aliases: dict | None = None, layout: str = "half"
+) -> Rope:
+    """The rotation of a config in the spelling of Llama: head_dim, rope_theta, rope_scaling or rope_parameters.
 
     theta, share: the family's rope_theta and partial_rotary_factor where the config has none. aliases: the family's
     older names of scalings. Raises FormatError or UnsupportedError naming the key.
@@ -49,7 +51,7 @@ def rope_from_config(config: dict, theta: float = DEFAULT_THETA, share: float = 
                 "original_max_position_embeddings", original
             )
     scaling = {key: value for key, value in scaling.items() if value is not None}
-    return Rope(head_dim, rotary_dim, theta, "half", scaling)
+    return Rope(head_dim, rotary_dim, theta, layout, scaling)
 
 
 def ropes_by_layer_kind(config: dict, thetas: dict[str, float], older: dict[str, str], scaled: tuple[str, ...]) -> dict[str, Rope]:
@@ -120,6 +122,21 @@ def required(config: dict, key: str):
     if config.get(key) is None:
         raise FormatError(f"{key} is missing from the config")
     return config[key]
+
+
+def inner(config: dict, key: str) -> dict:
+    """The dict under a key, or the config itself where there is none."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise FormatError(f"{key} is {value!r}; allowed is a dict")
+    return config if value is None else value
+
+
+def check_list(name: str, value, length: int, allowed: tuple) -> list:
+    """`value` if it is a list of `length` entries, each one of `allowed`. Raises FormatError."""
+    if not isinstance(value, list) or len(value) != length or any(entry not in allowed for entry in value):
+        raise FormatError(f"{name} is {value!r}; allowed is a list of {length} entries, each one of {', '.join(map(str, allowed))}")
+    return value
 
 
 def head_dim_of(config: dict) -> int:

@@ -1,24 +1,44 @@
 """Position encodings from GGUF metadata: key → value, as a GGUF file carries them.
 
-Which layout an architecture uses is llama.cpp's table (`llama_model_rope_type`): NORM is interleaved, NEOX is half.
+Which layout an architecture uses is llama.cpp's table (`llama_model_rope_type`): NORM is interleaved, NEOX is half. What its loader
+fixes in code (Gemma 3's local base, T5's longest distance, which layers of SmolLM3 rotate) is fixed here too.
 """
 
 from __future__ import annotations
 
 from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
+from .hybrid import Hybrid
 from .learned import Learned
+from .multi_rope import MRope
+from .none import NoPosition
+from .relative import T5Bias
 from .rope import Rope
 from .rope_scaling import Factors, Linear, LongRope, Scaling, Yarn
 from .spec import Spec, check_count
 
-INTERLEAVED = ("llama", "smollm3")
-HALF = ("qwen2", "qwen3", "gemma", "gemma2", "phi2", "phi3", "gptneox", "stablelm", "starcoder2", "falcon")
-DEFAULT_THETA = 10000.0
+INTERLEAVED = (
+    *("llama", "smollm3", "deci", "internlm2", "minicpm", "xverse", "command-r", "cohere2", "olmo", "arctic", "deepseek", "deepseek2", "plm"),
+    *("chatglm", "glm4", "granite", "granitemoe", "arcee", "ernie4_5", "baichuan"),
+)
+HALF = (
+    *("qwen", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "phi2", "phi3", "phimoe", "gptneox", "stablelm"),
+    *("starcoder2", "falcon", "olmo2", "olmoe", "bitnet", "nomic-bert", "jina-bert-v3", "eurobert", "modern-bert", "openelm", "codeshell"),
+    *("orion", "nemotron", "exaone", "minicpm3", "dots1", "hunyuan-dense", "gpt-oss", "lfm2", "seed_oss", "apertus", "grok", "dbrx", "plamo"),
+    *("qwen2vl", "qwen3vl"),
+)
+LATENT = ("deepseek2", "minicpm3")  # the rotated part of q and k stands apart: its size is rope.dimension_count
+SECTIONS = {"qwen2vl": False, "qwen3vl": True}  # M-RoPE, interleaved or not
+LOCAL = ("gemma3", "modern-bert")  # a base of their own, and no scaling, in sliding layers
+SOME_LAYERS = {"smollm3": 4, "cohere2": 4}  # every layer but each n-th one rotates
+ALIBI = {"bloom": False, "mpt": False, "jais": False, "refact": False, "jina-bert-v2": True}  # symmetric or not
+LEARNED = ("gpt2", "bert", "starcoder")
+DEFAULT_THETA = LOCAL_THETA = 10000.0
+T5_DISTANCE = 128
 
 
-def from_gguf(metadata: dict, rope_factors=None, long_factors=None, short_factors=None) -> Spec:
-    """The position encoding of a GGUF model.
+def from_gguf(metadata: dict, rope_factors=None, long_factors=None, short_factors=None) -> Spec | dict[str, Spec]:
+    """The position encoding of a GGUF model, or {part: spec} as `from_config` gives it.
 
     metadata: the file's keys and values. rope_factors: the values of its tensor `rope_freqs.weight` [rotary_dim/2], by which
     Llama 3 files divide their frequencies, or None. long_factors, short_factors: those of `rope_factors_long.weight` and
@@ -26,19 +46,52 @@ def from_gguf(metadata: dict, rope_factors=None, long_factors=None, short_factor
     known, FormatError naming a key that is missing or out of range.
     """
     architecture = metadata.get("general.architecture")
-    if architecture in INTERLEAVED or architecture in HALF:
-        return _rope(metadata, architecture, rope_factors, (long_factors, short_factors))
+    if _rotates(metadata, architecture):
+        return _rotation(metadata, architecture, rope_factors, (long_factors, short_factors))
     tensors = {"rope_freqs.weight": rope_factors, "rope_factors_long.weight": long_factors, "rope_factors_short.weight": short_factors}
     for name, values in tensors.items():
         if values is not None:
             raise FormatError(f"{name} is there, but {architecture!r} has no rotation")
-    if architecture in ("bloom", "mpt"):
-        heads = check_count(f"{architecture}.attention.head_count", _required(metadata, architecture, "attention.head_count"), 1, 2**16)
-        return Alibi(heads, metadata.get(f"{architecture}.attention.max_alibi_bias", 8.0))
-    if architecture in ("gpt2", "bert"):
-        return Learned(check_count(f"{architecture}.context_length", _required(metadata, architecture, "context_length"), 1, 2**24))
-    known = ", ".join((*INTERLEAVED, *HALF, "bloom", "mpt", "gpt2", "bert"))
+    if architecture in ALIBI or architecture == "baichuan":
+        most = metadata.get(f"{architecture}.attention.max_alibi_bias", 8.0)
+        if architecture == "mpt" and most == 0:
+            return Learned(_count(metadata, architecture, "context_length", 2**24))
+        return Alibi(_count(metadata, architecture, "attention.head_count", 2**16), most, ALIBI.get(architecture, False))
+    if architecture in LEARNED:
+        return Learned(_count(metadata, architecture, "context_length", 2**24))
+    if architecture in ("t5", "t5encoder"):
+        buckets = _required(metadata, architecture, "attention.relative_buckets_count")
+        encoder = T5Bias(buckets, T5_DISTANCE, True)
+        return encoder if architecture == "t5encoder" else {"encoder": encoder, "decoder": T5Bias(buckets, T5_DISTANCE, False)}
+    known = ", ".join(sorted((*INTERLEAVED, *HALF, *ALIBI, *LEARNED, "t5", "t5encoder")))
     raise UnsupportedError(f"general.architecture is {architecture!r}; position encodings are known for {known}")
+
+
+def _rotates(metadata: dict, architecture) -> bool:
+    """Baichuan's 13B model, which has 40 layers, has ALiBi instead."""
+    if architecture == "baichuan":
+        return _count(metadata, architecture, "block_count", 4096) != 40
+    return architecture in INTERLEAVED or architecture in HALF
+
+
+def _count(metadata: dict, architecture: str, key: str, most: int) -> int:
+    return check_count(f"{architecture}.{key}", _required(metadata, architecture, key), 1, most)
+
+
+def _rotation(metadata: dict, architecture: str, rope_factors, long_and_short: tuple) -> Spec | dict[str, Spec]:
+    rope = _rope(metadata, architecture, rope_factors, long_and_short)
+    if architecture in SECTIONS:
+        sections = _required(metadata, architecture, "rope.dimension_sections")
+        if not isinstance(sections, (list, tuple)) or len(sections) != 4:
+            raise FormatError(f"{architecture}.rope.dimension_sections is {sections!r}; allowed is a list of 4 pair counts")
+        return MRope(rope, tuple(sections) if sections[3] else tuple(sections[:3]), SECTIONS[architecture])
+    if architecture in SOME_LAYERS:
+        layers, none = _count(metadata, architecture, "block_count", 4096), NoPosition()
+        return Hybrid(none, tuple(rope if (i + 1) % SOME_LAYERS[architecture] else none for i in range(layers)))
+    if architecture in LOCAL:
+        theta = metadata.get(f"{architecture}.rope.freq_base_swa", LOCAL_THETA)
+        return {"full_attention": rope, "sliding_attention": Rope(rope.head_dim, rope.rotary_dim, theta, rope.layout)}
+    return rope
 
 
 def _required(metadata: dict, architecture: str, key: str):
@@ -52,10 +105,9 @@ def _rope(metadata: dict, architecture: str, rope_factors, long_and_short: tuple
     def get(key: str, default=None):
         return metadata.get(f"{architecture}.{key}", default)
 
-    head_dim = get("attention.key_length")
+    head_dim = _required(metadata, architecture, "rope.dimension_count") if architecture in LATENT else get("attention.key_length")
     if head_dim is None:
-        heads = check_count(f"{architecture}.attention.head_count", _required(metadata, architecture, "attention.head_count"), 1, 2**16)
-        width = check_count(f"{architecture}.embedding_length", _required(metadata, architecture, "embedding_length"), 1, 2**24)
+        heads, width = _count(metadata, architecture, "attention.head_count", 2**16), _count(metadata, architecture, "embedding_length", 2**24)
         if width % heads:
             raise FormatError(f"{architecture}.embedding_length is {width}; it must be a multiple of head_count {heads}")
         head_dim = width // heads
@@ -98,5 +150,8 @@ def _scaling(get, architecture: str) -> Scaling | None:
         given = get("rope.scaling.attn_factor", 1.0)
         if given != 1.0:
             raise UnsupportedError(f"{architecture}.rope.scaling.attn_factor is {given}; known is 1")
-        return Yarn(factor, original, get("rope.scaling.yarn_beta_fast", 32.0), get("rope.scaling.yarn_beta_slow", 1.0))
+        # DeepSeek's mscale and mscale_all_dim are equal, so cos and sin have no factor; what is left of them is in the scores' scale
+        factor_on_tables = 1.0 if architecture in LATENT and get("rope.scaling.yarn_log_multiplier") is not None else None
+        betas = get("rope.scaling.yarn_beta_fast", 32.0), get("rope.scaling.yarn_beta_slow", 1.0)
+        return Yarn(factor, original, *betas, attention_factor=factor_on_tables)
     raise UnsupportedError(f"{architecture}.rope.scaling.type is {kind!r}; known are none, linear, yarn")

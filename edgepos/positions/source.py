@@ -17,7 +17,7 @@ from .relative import RelativeBias, T5Bias
 from .spec import Spec
 
 # Names of tensors end in these; a model has one learned position table, or one bias table per stack.
-LEARNED_NAMES = ("wpe.weight", "position_embeddings.weight", "embed_positions.weight", "position_embd.weight")
+LEARNED_NAMES = ("wpe.weight", "position_embeddings.weight", "position_embedding.weight", "embed_positions.weight", "position_embd.weight")
 BIAS_NAMES = ("relative_attention_bias.weight",)
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 
@@ -154,12 +154,13 @@ def _weights_of(spec: Spec | dict[str, Spec], tensors: dict, origin: str):
     parts = parts_of(spec)
     if parts is None:
         return _weight(spec, tensors, origin, "")
-    return {name: _weight(part, tensors, origin, f"{name}." if isinstance(spec, dict) else "") for name, part in parts.items()}
+    return {name: _weight(part, tensors, origin, name if isinstance(spec, dict) else "") for name, part in parts.items()}
 
 
 def _weight(spec: Spec, tensors: dict, origin: str, stack: str) -> np.ndarray | None:
     endings = LEARNED_NAMES if isinstance(spec, Learned) else BIAS_NAMES if isinstance(spec, (T5Bias, RelativeBias)) else ()
-    found = [name for name in tensors if name.endswith(endings) and stack in name] if endings else []
+    stacks = (f"{stack}.", f"{stack}_model.") if stack else ("",)
+    found = [name for name in tensors if name.endswith(endings) and any(part in name for part in stacks)] if endings else []
     if not found and isinstance(spec, (Learned, RelativeBias)):
         raise FormatError(f"{origin}: no tensor ends in {' or '.join(endings)}; the learned table is missing")
     if len(found) > 1:
