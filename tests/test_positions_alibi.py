@@ -127,7 +127,7 @@ def test_bias_table_is_correctly_rounded_and_saturates(bits, fraction_bits, lowe
             with mpmath.workdps(50):
                 value = -mpmath.floor(exact_bias(slope, d) * 2**fraction_bits + mpmath.mpf("0.5"))
                 assert plan.table[head, d] == max(value, lowest)
-    assert plan.saturation_distance()[0] == (45 if bits == 16 else 23) if heads == 8 else True
+    assert plan.zero_distance()[0] == (45 if bits == 16 else 23) if heads == 8 else True
 
 
 def test_int8_table_says_how_much_it_leaks():

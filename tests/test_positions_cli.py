@@ -69,7 +69,9 @@ def test_one_format_writes_only_what_it_has(tmp_path):
         edgepos("tables", *arguments, "--format", "onnx", "-o", tmp_path / name)
         edgepos("positions", "check", tmp_path / name)
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["alibi_int16.onnx", "alibi_int8.onnx", "tables.json"]
-    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == ["relative_bias.npz", "relative_bias.onnx", "tables.json"]
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == sorted(
+        ["tables.json", *(f"relative_{name}.{form}" for name in ("bias", "int16", "int8") for form in ("npz", "onnx"))]
+    )
 
 
 def test_learned_tables_from_files(tmp_path):

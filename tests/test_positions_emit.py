@@ -1,13 +1,17 @@
 """Emitted tables: they compile, say what they promise, have the same bytes, and a changed entry is noticed."""
 
-import hashlib
 import io
 import json
+import os
 import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from emitted_digests import digests
 
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
 from edgepos.positions import (
@@ -30,6 +34,7 @@ from edgepos.positions import (
 )
 from edgepos.positions.emit import check, emit
 from edgepos.positions.spec import Spec
+from edgepos.positions.table_file import FORMATS
 
 C99 = ["cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
 CXX = ["c++", "-x", "c++", "-std=c++11", "-Wall", "-Wextra", "-Werror"]
@@ -47,6 +52,7 @@ LEARNED = {
     "t5": (T5Bias(), RNG.normal(size=(32, 4))),
     "t5-causal": (T5Bias(33, 257, False), None),
     "t5-smallest": (T5Bias(2, 2, False), None),
+    "t5-layers": (T5Bias(16, 50, False, layers=3), RNG.normal(size=(3, 16, 2))),
     "relative": (RelativeBias((2, 3), query_minus_key=True), RNG.normal(size=(35, 2))),
     "learned": (Learned.roberta(40), RNG.normal(size=(40, 6)).astype(np.float32)),
     "sinusoidal-2d": (Sinusoidal2D(Sinusoidal(8), row_first=False), None),
@@ -210,6 +216,16 @@ def test_results_state_bound_and_measurement(name, tmp_path):
     assert check(tmp_path) == results
 
 
+def biases(spec, weights):
+    """(file, array, integers) of a learned bias in every width, layer by layer."""
+    rows = []
+    for bits, stem in ((32, f"{spec.encoding}_bias"), (16, f"{spec.encoding}_int16"), (8, f"{spec.encoding}_int8")):
+        plan = LearnedBiasPlan(spec, weights, bits)
+        for layer in [None] if spec.layers is None else range(spec.layers):
+            rows.append((stem, "rows" if layer is None else f"rows_layer{layer}", plan.layer(layer)[0]))
+    return rows
+
+
 @pytest.mark.parametrize("name", LEARNED)
 def test_other_encodings_compile_and_check(name, tmp_path):
     spec, weights = LEARNED[name]
@@ -222,9 +238,9 @@ def test_other_encodings_compile_and_check(name, tmp_path):
             subprocess.run([*compiler, "-c", str(source), "-o", str(tmp_path / "out.o")], check=True)
     for stem, array, plan in {
         "sinusoidal": lambda: [(f"sinusoidal_int{b}", "rows", SinusoidalPlan(spec, 30, b).table(np.arange(30))) for b in (16, 8)],
-        "sinusoidal_2d": lambda: [(f"sinusoidal_2d_int{b}", "rows", SinusoidalPlan(spec.part, 30, b).table(np.arange(30))) for b in (16, 8)],
-        "t5": lambda: [("t5_bias", "rows", LearnedBiasPlan(spec, weights).table)] if weights is not None else [],
-        "relative": lambda: [("relative_bias", "rows", LearnedBiasPlan(spec, weights).table)],
+        "sinusoidal_2d": lambda: [(f"sinusoidal_2d_int{b}", "rows", SinusoidalPlan(spec, 30, b).rows(np.arange(30))) for b in (16, 8)],
+        "t5": lambda: biases(spec, weights) if weights is not None else [],
+        "relative": lambda: biases(spec, weights),
         "learned": lambda: [(f"learned_int{b}", "rows", LearnedPlan(spec, weights, b).table) for b in (16, 8)],
     }[spec.encoding]():
         with np.load(tmp_path / f"{stem}.npz") as archive:
@@ -250,6 +266,32 @@ int main(void) {
     )
     expected = spec.bucket(np.array([*range(-2000, 2001), 1 - 2**31, 2**31 - 1]))
     np.testing.assert_array_equal(np.array(out.split(), dtype=int), expected)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_emitted_biases_equal_numpy(bits, tmp_path):
+    """The function on every entry, heads of very different size, one of them 0 and one below a unit of the score."""
+    spec = RelativeBias((6,))
+    values = np.random.default_rng(21).normal(size=(13, 5)) * [1e-9, 0, 0.3, 5, 7000]
+    emit(spec, tmp_path, 1, (bits,), values)
+    stem = f"relative_int{bits}"
+    out = run_c(
+        tmp_path,
+        [f"{stem}.c"],
+        f"""#include <stdio.h>
+#include "{stem}.h"
+int main(void) {{
+  int h, r;
+  for (h = 0; h < EDGEPOS_RELATIVE_INT{bits}_HEADS; h++)
+    for (r = 0; r < EDGEPOS_RELATIVE_INT{bits}_ROWS; r++)
+      printf("%d\\n", (int)edgepos_{stem}_bias(edgepos_{stem}_rows[r][h], edgepos_{stem}_factors[h]));
+  return 0;
+}}
+""",
+    )
+    at = np.arange(13)
+    plan = LearnedBiasPlan(spec, values, bits)
+    np.testing.assert_array_equal(np.array(out.split(), dtype=int).reshape(5, 13), plan.bias_fixed([6], at)[:, 0])
 
 
 def test_an_altered_learned_entry_is_noticed(tmp_path):
@@ -291,37 +333,97 @@ def test_unknown_formats_are_refused(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def digest(folder):
-    h = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        h.update(path.name.encode() + path.read_bytes())
-    return h.hexdigest()
-
-
-def test_bytes_are_reproducible(tmp_path):
-    for name in ("half", "alibi"):
-        for run in ("a", "b"):
-            emit(SPECS[name][0], tmp_path / name / run, SPECS[name][1])
-        assert digest(tmp_path / name / "a") == digest(tmp_path / name / "b")
-
-
-# Recorded digests: a change here means that the emitted bytes changed.
+# Recorded digests, in the order of FORMATS: a change here means that the emitted bytes changed. `python tests/emitted_digests.py` prints them.
 RECORDED = {
-    "half": "099d16ca0d1042aaec0195fbd414fa6e204cc74d63330ed728beefc5c003746f",
-    "alibi": "67307828a6937cab9994aee4fa099070ce4f9b5348fd94060a74ac6fbacd761f",
+    "rope": "86653b7f09db e7ac5e955184 877053d6df0e c5b28d5a33e3",
+    "rope-interleaved-yarn": "b62d8cef9d6f 4fec0f9002c0 2038273f7a2f e53147695008",
+    "rope-angles": "c03d6b0679a9 558c1190608d cbe64246465f b30867c3e77d",
+    "mrope": "adbf204b7919 47f3efaaa1e1 722195e67b40 94151aef3580",
+    "axial-rope": "27a9a554b896 48de97edaae4 c9986966d774 8f74e09f2a6a",
+    "alibi": "5a176bba5345 8ea3395dceed 6d2ab279bdaf e01b4c0ac27c",
+    "alibi-slopes": "8d677cdb6138 57128d286bae cf9d6de180fc aa19b6fcdb6d",
+    "t5": "5d9f5ce8cba0 057386dbcba6 d655782eefa0 fcce88ca1dd4",
+    "t5-bucket": "204f457c6bf5 522314eb4e57 376b958f9f91",
+    "t5-layers": "5695c7da73a6 2d2d5b03492d fcd890f9c9a3 6da30db81e05",
+    "relative": "c13f59afa159 8e94ea6a14f2 0888be06288b cd1072e9e9a6",
+    "learned": "3c4f30833c16 2dd618bde189 052e742a88a9 d1327073db44",
+    "sinusoidal": "89017943f524 e6fd6f7e7a25 9205cfc565ba d50e5cfc131c",
+    "sinusoidal-2d": "94afa1d70968 e56c9324ec5d 471465f209f9 a47fbb6a2703",
+    "hybrid": "9af18602ea3c 41cc215c7a85 247651db8d72 7a6725babbf7",
 }
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_bytes_are_the_recorded_ones(name, tmp_path):
-    emit(SPECS[name][0], tmp_path, SPECS[name][1])
-    assert digest(tmp_path) == RECORDED[name]
+def recorded():
+    return {name: dict(zip(FORMATS, row.split())) for name, row in RECORDED.items()}
+
+
+def test_bytes_are_the_recorded_ones():
+    assert digests() == recorded()
+
+
+def test_bytes_depend_on_nothing_around_them(tmp_path):
+    """Another hash seed, locale, time zone, date, home, number of threads and working directory."""
+    around = {
+        "PYTHONHASHSEED": "4711",
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "TZ": "Asia/Kathmandu",
+        "SOURCE_DATE_EPOCH": "1",
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2"),
+    }
+    here = Path(__file__).resolve().parent
+    command = [sys.executable, "-W", "ignore", str(here / "emitted_digests.py")]
+    environment = os.environ | around | {"PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path])}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == recorded()
 
 
 def test_npz_has_no_dates(tmp_path):
     emit(Rope(8), tmp_path, 4)
     for info in zipfile.ZipFile(tmp_path / "rope_int16.npz").infolist():
         assert info.date_time == (1980, 1, 1, 0, 0, 0) and info.compress_type == zipfile.ZIP_STORED
+
+
+@pytest.mark.parametrize("name, stem, array", [("t5", "t5_int8", "rows"), ("t5", "t5_int16", "factors"), ("relative", "relative_int8", "rows"), ("t5-layers", "t5_int8", "rows_layer1")])
+def test_one_altered_entry_of_a_bias_is_noticed(name, stem, array, tmp_path):
+    """In every format, since each may be what a runtime loads."""
+    spec, weights = LEARNED[name]
+    column = weights.shape[-1] * (array == "rows_layer1") + 1
+    named = {"npz": rf"{array}\[1, 1\]", "bin": rf"{array}\[1, 1\]", "c": rf"{array}\[1, 1\]", "onnx": rf"table\[1, {column}\]" if "rows" in array else r"scale\[1\]"}
+    for form, where in named.items():
+        emit(spec, tmp_path / form, 1, weights=weights, formats=(form,))
+        path = tmp_path / form / f"{stem}.{form}"
+        if form == "npz":
+
+            def change(entries):
+                entries[array] = entries[array].copy()
+                entries[array][1, 1] ^= 1
+
+            rewrite_npz(path, change)
+        elif form == "bin":
+            layout = json.loads(path.with_suffix(".json").read_text())["layout"][array]
+            data = bytearray(path.read_bytes())
+            data[layout["offset"] + np.dtype(layout["dtype"]).itemsize * (layout["shape"][1] + 1)] ^= 1
+            path.write_bytes(data)
+        elif form == "c":
+            text = path.read_text()
+            start = text.index("{", text.index("{", text.index(f"{stem}_{array}[") ) + 1)
+            row = text.index("{", start + 1)
+            second = text.index(",", row) + 1
+            end = min(text.index(c, second) for c in ",}")
+            path.write_text(text[:second] + f" {int(text[second:end]) ^ 1}" + text[end:])
+        else:
+            model = onnx.load_model(path)
+            tensor = next(t for t in model.graph.initializer if t.name == where.partition("\\")[0])
+            values = onnx.numpy_helper.to_array(tensor).copy()
+            at = (1, column) if values.ndim == 2 else (1,)
+            values[at] = values[at] + 1
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            path.write_bytes(model.SerializeToString())
+        with pytest.raises(FormatError, match=rf"{stem}.{form}: {where}"):
+            check(tmp_path / form)
 
 
 def rewrite_npz(path, change):

@@ -104,6 +104,66 @@ def test_learned_bias_in_integers(spec):
     json.dumps(plan.certificate())
 
 
+def exactly(value, scale, places=80):
+    with mpmath.workdps(places):
+        return mpmath.mpf(float(value)) / mpmath.ln(2) / scale
+
+
+@pytest.mark.parametrize("per", ["head", "table"])
+@pytest.mark.parametrize("bits, full", [(16, 32767), (8, 127)])
+@pytest.mark.parametrize("spec", [T5Bias(), RelativeBias((2, 3)), T5Bias(8, 20, False, layers=2)])
+def test_learned_bias_in_16_and_8_bits(spec, bits, full, per):
+    """Every entry is the nearest integer, against mpmath, and nothing passes full scale."""
+    shape = (spec.rows, 4) if spec.layers is None else (spec.layers, spec.rows, 4)
+    values = np.random.default_rng(4).normal(size=shape) * [20, 1, 0, 1e-6]
+    plan = LearnedBiasPlan(spec, values, bits, per)
+    assert plan.table.dtype == (np.int16 if bits == 16 else np.int8) and np.abs(plan.table.astype(int)).max() == full
+    for layer in range(spec.layers or 1):
+        table, factors = plan.layer(None if spec.layers is None else layer)
+        given = values if spec.layers is None else values[layer]
+        assert len(factors) == (4 if per == "head" else 1)
+        for head in range(4):
+            m, h = factors[head if per == "head" else 0].tolist()
+            with mpmath.workdps(80):
+                unit = mpmath.mpf(m) / mpmath.mpf(2) ** h
+            for row in range(spec.rows):
+                wanted = exactly(given[row, head], unit) if m else 0
+                assert abs(int(table[row, head]) - wanted) <= 0.5
+                assert abs(int(table[row, head]) * unit - exactly(given[row, head], 1)) <= plan.entry_bound
+    q, k = (np.arange(3), np.arange(7)) if len(getattr(spec, "extents", (1,))) == 1 else (np.array([[0, 0], [1, 2]]), np.array([[2, 3], [0, 1]]))
+    for layer in [None] if spec.layers is None else range(spec.layers):
+        given = values if layer is None else values[layer]
+        exact = np.moveaxis(given[spec.index(q, k)], -1, 0) / math.log(2)
+        assert np.abs(plan.bias_fixed(q, k, layer) * 2.0**-16 - exact).max() <= plan.bound + 1e-12
+    assert sum(plan.terms().values()) <= plan.bound and plan.bytes == plan.table.nbytes + plan.factors.nbytes
+    assert plan.bound_weight == pytest.approx(2**plan.bound - 1, rel=1e-6)
+    if per == "head":
+        assert plan.mean_error < LearnedBiasPlan(spec, values, bits, "table").mean_error
+    json.dumps(plan.certificate())
+
+
+def test_a_table_per_layer():
+    spec = T5Bias(8, 20, False, layers=3)
+    values = np.random.default_rng(7).normal(size=(3, 8, 2))
+    whole = LearnedBiasPlan(spec, values, 8)
+    at = np.arange(12)
+    for layer in range(3):
+        alone = LearnedBiasPlan(T5Bias(8, 20, False), values[layer], 8)
+        np.testing.assert_array_equal(whole.bias_fixed(at, at, layer), alone.bias_fixed(at, at))
+    for bad in (3, -1, None, True):
+        with pytest.raises(FormatError, match="layer"):
+            whole.bias_fixed(at, at, bad)
+    with pytest.raises(FormatError, match="layer is 0"):
+        LearnedBiasPlan(T5Bias(8, 20, False), values[0]).bias_fixed(at, at, 0)
+    with pytest.raises(FormatError, match=r"allowed is \[3, 8, heads\]"):
+        LearnedBiasPlan(spec, values[0])
+    none = positions.NoPosition()
+    mixed = positions.Hybrid(none, (spec, none, spec, spec))
+    assert mixed.kinds()[spec] == (0, 2, 3) and positions.from_json(json.loads(json.dumps(mixed.to_json()))) == mixed
+    with pytest.raises(FormatError, match="layers has 2 of t5 with 3 tables"):
+        positions.Hybrid(none, (spec, none, spec))
+
+
 @pytest.mark.parametrize(
     "make, named",
     [
@@ -120,6 +180,13 @@ def test_learned_bias_in_integers(spec):
         (lambda: LearnedBiasPlan(T5Bias(), np.zeros((31, 4))), "bias table"),
         (lambda: LearnedBiasPlan(T5Bias(), np.full((32, 4), np.nan)), "NaN"),
         (lambda: LearnedBiasPlan(T5Bias(), np.full((32, 4), 1e6)), "22713"),
+        (lambda: LearnedBiasPlan(T5Bias(), np.full((32, 4), 1e6), 8), "22713"),
+        (lambda: LearnedBiasPlan(T5Bias(), np.full((32, 4), np.inf), 16), "NaN"),
+        (lambda: LearnedBiasPlan(T5Bias(), np.zeros((32, 4)), 4), "bits is 4"),
+        (lambda: LearnedBiasPlan(T5Bias(), np.zeros((32, 4)), 8, "row"), "per is 'row'"),
+        (lambda: LearnedBiasPlan(T5Bias(), np.zeros((32, 0))), "heads"),
+        (lambda: T5Bias(layers=0), "layers"),
+        (lambda: RelativeBias((3,), layers=1.0), "layers"),
     ],
 )
 def test_bad_input_is_refused_by_name(make, named):

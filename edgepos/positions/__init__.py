@@ -20,7 +20,7 @@ from .hybrid import Hybrid
 from .interpolated import InterpolatedPlan
 from .learned import Learned, LearnedPlan, interpolate
 from .multi_rope import AxialRope, MRope, multimodal_positions
-from .none import NoPosition
+from .none import EmptyPlan, NoPosition
 from .piecewise import PiecewisePlan
 from .plan import PhasePlan, TablePlan
 from .relative import RelativeBias, T5Bias
@@ -28,14 +28,16 @@ from .rope import Rope
 from .sinusoidal import Sinusoidal, Sinusoidal2D, SinusoidalPlan
 from .spec import Spec, build
 from .split import SplitPlan
-from .choose import pareto, plan  # isort: skip  (last: the function replaces the submodule of its name)
+from .choose import HybridPlan, pareto, plan  # isort: skip  (last: the function replaces the submodule of its name)
 
 __all__ = [
     "Alibi",
     "AngleRope",
     "AxialRope",
     "BiasTablePlan",
+    "EmptyPlan",
     "Hybrid",
+    "HybridPlan",
     "InterpolatedPlan",
     "Learned",
     "LearnedBiasPlan",

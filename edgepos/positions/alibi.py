@@ -14,7 +14,7 @@ import mpmath
 import numpy as np
 
 from ..errors import FormatError
-from .spec import Spec, check_count, check_flag, check_positions, check_positive
+from .spec import Spec, check_count, check_flag, check_positions, check_positive, check_row
 
 MAX_HEADS = 2**16
 EXACT_PREC = 256
@@ -41,7 +41,10 @@ class Alibi(Spec):
         object.__setattr__(self, "bias_max", check_positive("bias_max", self.bias_max))
         check_flag("symmetric", self.symmetric)
         if self.user_slopes is not None:
-            object.__setattr__(self, "user_slopes", _check_slopes(self.user_slopes, self.heads))
+            slopes = check_row("user_slopes", self.user_slopes, zero=True)
+            if len(slopes) != self.heads:
+                raise FormatError(f"user_slopes has {len(slopes)} entries; heads is {self.heads}")
+            object.__setattr__(self, "user_slopes", slopes)
 
     def exact_slopes(self) -> tuple[mpmath.mpf, ...]:
         """The slope of each head to 256 bits."""
@@ -64,13 +67,6 @@ class Alibi(Spec):
         Raises ContextError for a position out of range.
         """
         return -self.slopes()[:, None, None] * self.distance(query_positions, key_positions)
-
-
-def _check_slopes(slopes, heads: int) -> tuple[float, ...]:
-    slopes = tuple(slopes)
-    if len(slopes) != heads:
-        raise FormatError(f"user_slopes has {len(slopes)} entries; heads is {heads}")
-    return tuple(0.0 if s == 0 else check_positive(f"user_slopes[{h}]", s) for h, s in enumerate(slopes))
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..fixedpoint import alibi_bias, round_half_up
 from .alibi import EXACT_PREC, Alibi
+from .base import Plan
 from .exact import TIE_SLACK
 from .spec import POSITION_LIMIT, check_context, check_positions
 
@@ -39,16 +40,17 @@ def relative_weight(error_log2: float) -> float:
 
 
 @dataclass(frozen=True)
-class SlopePlan:
+class SlopePlan(Plan):
     """uint32 slopes, Q1.31 unless the largest slope·log2(e) is 2 or more: then every head has fewer fractional bits.
 
-    Attributes: spec; method "slope"; bits 32; bytes.
+    Attributes: spec; method "slope"; bits 32; bytes; scale: of the slopes; bound and bound_weight: of the bias.
     """
 
     spec: Alibi
 
     method = "slope"
     bits = 32
+    operations = 4
 
     @cached_property
     def fraction_bits(self) -> int:
@@ -74,6 +76,11 @@ class SlopePlan:
     def bytes(self) -> int:
         """Size of the slopes."""
         return 4 * self.spec.heads
+
+    @property
+    def scale(self) -> float:
+        """Log2 units per position of one unit of the slopes."""
+        return 2.0**-self.fraction_bits
 
     def bias_fixed(self, distance) -> np.ndarray:
         """What is subtracted from the scores, int64 [heads, ...] in log2 units with 16 fractional bits, at most 2^30."""
@@ -116,6 +123,9 @@ class SlopePlan:
         """The bound as a relative error of the softmax weight."""
         return relative_weight(self.bound)
 
+    def describe(self) -> str:
+        return f"slopes with {self.bits} bits, {self.bytes} bytes, error {self.bound:.4g} in log2 units at any distance"
+
     def certificate(self) -> dict:
         """The proof's terms as data."""
         return {
@@ -130,7 +140,7 @@ class SlopePlan:
         }
 
 
-class BiasTablePlan:
+class BiasTablePlan(Plan):
     """A bias table over distance, int16 (10 fractional bits) or int8 (3), [heads, context], values −slope·log2(e)·distance.
 
     The smallest entry (−32768 or −128) is saturated and means weight 0. A runtime that adds it as an ordinary number
@@ -138,6 +148,7 @@ class BiasTablePlan:
     """
 
     method = "table"
+    operations = 2
 
     def __init__(self, spec: Alibi, context: int, bits: int = 16):
         """Raises UnsupportedError for other bits than 16 and 8 and for tables above 2^30 bytes, FormatError for a bad context."""
@@ -175,12 +186,20 @@ class BiasTablePlan:
         return 0.5
 
     @property
+    def error(self) -> float:
+        """The bound in log2 units."""
+        return self.bound * self.scale
+
+    @property
     def bound_weight(self) -> float:
         """The bound as a relative error of the softmax weight."""
-        return relative_weight(self.bound * self.scale)
+        return relative_weight(self.error)
 
-    def saturation_distance(self) -> np.ndarray:
-        """The first saturated distance of each head, int64 [heads]; context where there is none."""
+    def describe(self) -> str:
+        return f"table with {self.bits} bits, {self.bytes} bytes, error {self.error:.4g} in log2 units"
+
+    def zero_distance(self) -> np.ndarray:
+        """The first saturated distance of each head, int64 [heads], from which on the weight is 0; context where there is none."""
         hit = self.table == self.saturated
         return np.where(hit.any(axis=1), hit.argmax(axis=1), self.context)
 
@@ -201,7 +220,7 @@ class BiasTablePlan:
             "bits": self.bits,
             "fraction_bits": self.fraction_bits,
             "saturated": self.saturated,
-            "saturation_distance": self.saturation_distance().tolist(),
+            "zero_distance": self.zero_distance().tolist(),
             "terms": {"correct_rounding": 0.5},
             "bound": self.bound,
             "bound_weight": self.bound_weight,

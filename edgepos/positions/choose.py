@@ -1,110 +1,168 @@
-"""Which plan for which budget: every method with its bytes, proven error and operations, and the cheapest that meets a request."""
+"""Which plan for which budget: the cheapest that meets a request, for every encoding."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..errors import FormatError, UnsupportedError
-from .interpolated import ENTRIES, ORDERS, InterpolatedPlan
-from .piecewise import PiecewisePlan
-from .plan import PhasePlan, RotationPlan, TablePlan
+from .alibi_plan import SlopePlan
+from .base import Plan
+from .hybrid import Hybrid, parts_of
+from .methods import method_rows, plans_of
+from .none import EmptyPlan, NoPosition
 from .rope import Rotation
-from .spec import POSITION_LIMIT, Spec, check_choice, check_context, check_positive
-from .split import SplitPlan
+from .sinusoidal import Sinusoidal, Sinusoidal2D
+from .spec import Spec, check_choice, check_context, check_count, check_positive
 
-METHODS = ("auto", "phase", "table", "split", "piecewise")
-EXAMINED_BYTES = 2**26  # tables above this are not built for a comparison
-NODE_SHIFTS = (2, 4, 6)
-DEFAULT_ERROR = 0.58
-# The plans of encodings that do not rotate.
-PLANS = {
-    "alibi": "SlopePlan or BiasTablePlan",
-    "t5": "LearnedBiasPlan",
-    "relative": "LearnedBiasPlan",
-    "learned": "LearnedPlan",
-    "sinusoidal": "SinusoidalPlan",
-    "sinusoidal_2d": "SinusoidalPlan",
-    "hybrid": "the plans of its parts",
-    "none": "nothing: there is nothing to compute",
-}
+METHODS = ("auto", "phase", "table", "split", "piecewise", "slope")
+BITS = (8, 16, 32)
+DEFAULT_ERROR = 0.58  # of the last place: what the runtime promises for angles
+MAX_BYTES = 2**63 - 1
 
 
-def candidates(spec: Rotation, context: int) -> list[RotationPlan]:
-    """Every plan that is compared, in no order of merit; direct tables and pieces only up to 2^26 bytes, phases and split
-    tables only where angles are multiples of the position."""
-    check_context(context)
-    plans: list[RotationPlan] = []
-    if spec.linear:
-        plans += [PhasePlan(spec, context)]
-        plans += [InterpolatedPlan(spec, context, n, order) for n in ENTRIES for order in ORDERS if (n, order) != (256, 1)]
-    row = 4 * spec.pairs
-    plans += [TablePlan(spec, context, bits) for bits in (16, 8) if context * row * bits // 16 <= EXAMINED_BYTES]
-    if spec.linear and 2 * (2 ** ((context - 1).bit_length() // 2 + 1)) * row <= EXAMINED_BYTES:
-        plans += [SplitPlan(spec, context, bits) for bits in (16, 32)]
-    plans += [PiecewisePlan(spec, context, s) for s in NODE_SHIFTS if (context << 2 >> s) * row <= EXAMINED_BYTES]
-    return plans
+@dataclass(frozen=True)
+class HybridPlan(Plan):
+    """The plans of a model with several encodings.
+
+    Attributes: spec: the Hybrid, or {part: spec}; parts: the plan of each part, by the names of `emit.parts_of`; bits: those asked for;
+    bytes: of all parts; scale, bound, error, operations: {part: that of its plan}, since their units differ.
+    """
+
+    spec: Hybrid | dict[str, Spec]
+    parts: dict[str, Plan]
+    bits: int
+
+    method = "parts"
+
+    @property
+    def bytes(self) -> int:
+        """Size of all constants."""
+        return sum(plan.bytes for plan in self.parts.values())
+
+    scale = property(lambda self: {name: plan.scale for name, plan in self.parts.items()})
+    bound = property(lambda self: {name: plan.bound for name, plan in self.parts.items()})
+    error = property(lambda self: {name: plan.error for name, plan in self.parts.items()})
+    operations = property(lambda self: {name: plan.operations for name, plan in self.parts.items()})
+
+    def layer(self, layer: int) -> Plan:
+        """The plan of what the attention of a layer does. Raises FormatError for a layer that the spec has not."""
+        if not isinstance(self.spec, Hybrid):
+            raise FormatError("these parts are kinds of layers; take plan.parts[kind]")
+        spec = self.spec.layers[check_count("layer", layer, 0, len(self.spec.layers) - 1)]
+        return EmptyPlan() if isinstance(spec, NoPosition) else next(plan for plan in self.parts.values() if plan.spec == spec)
+
+    def describe(self) -> str:
+        return "; ".join(f"{name}: {plan.describe()}" for name, plan in self.parts.items()) or EmptyPlan().describe()
+
+    def certificate(self) -> dict:
+        """The certificate of each part."""
+        return {"method": self.method, "parts": {name: plan.certificate() for name, plan in self.parts.items()}}
 
 
 def pareto(spec: Spec, context: int, weights=None) -> list[dict]:
-    """One row per plan, by bytes: method, bits, bytes, bound (units of 1/32767 for every row, so that they compare),
-    operations (integer operations per token: a pair's times the pairs), best (no other plan is at least as good in all three).
+    """One row per plan, by bytes: method, bits, bytes, bound (rotary: units of 1/32767 for every row, so that they compare; else in the
+    row's unit), operations (integer operations per token: a pair's times the pairs), best (no other plan is at least as good in
+    all three).
 
     Encodings that do not rotate give the rows of `methods.method_rows`, learned ones with their table as `weights`.
     """
+    rows = method_rows(spec, context, weights)
     if not isinstance(spec, Rotation):
-        from .methods import method_rows  # which has the rotations from here
-
-        return method_rows(spec, context, weights)
-    rows = [_row(plan) for plan in candidates(spec, context)]
-    axes = ("bytes", "bound", "operations")
-    for row in rows:
-        row["best"] = not any(all(o[a] <= row[a] for a in axes) and any(o[a] < row[a] for a in axes) for o in rows)
-    return sorted(rows, key=lambda row: (row["bytes"], row["bound"]))
+        return rows
+    return [{key: value for key, value in row.items() if key not in ("part", "unit")} for row in rows]
 
 
 def plan(
-    spec: Rotation,
+    spec: Spec | dict[str, Spec],
     bits: int = 16,
     method: str = "auto",
-    context: int = POSITION_LIMIT,
-    max_error: float | None = None,
+    context: int | None = None,
+    max_error: float | dict[str, float] | None = None,
     max_bytes: int | None = None,
-) -> RotationPlan:
-    """The plan of least bytes (then least error) that meets a request; its attribute `why` says so in a sentence.
+    weights=None,
+) -> Plan:
+    """The plan that meets a request; its attribute `why` says in a sentence why it is this one.
 
-    bits: 16 or 8; method: a family of methods or "auto"; context: positions; max_error: proven error in units of the last
-    place (default 0.58, what the runtime promises); max_bytes: of constants. Raises UnsupportedError naming the best that
-    can be had when nothing meets it, and for an encoding that does not rotate, whose plans are few and have names of their own.
+    bits: 16 or 8 of the integers that are stored or computed, 32 for learned biases; slopes (ALiBi) meet every number of bits. method: a
+    family of methods or "auto". context: positions, default all that the encoding has. max_error: proven error (`Plan.error`): rotary and
+    sinusoidal in units of the last place, default 0.58, what the runtime promises; biases in log2 units; learned rows in their own
+    units. max_bytes: of constants. weights: the learned table of Learned, T5Bias and RelativeBias.
+
+    With an error given the plan has the fewest bytes (then the least error); learned encodings and ALiBi without one get the least error
+    (then the fewest bytes). A Hybrid, or a dict of specs as from_config returns, gives a HybridPlan: max_bytes holds for all parts
+    together, weights is {part: table}, max_error one number for each part in its own unit or {part: error}.
+
+    Raises UnsupportedError naming the best that can be had when nothing meets the request, or a method or bits that there are not,
+    FormatError for numbers out of range or a bad table.
     """
-    if not isinstance(spec, Rotation):
-        raise UnsupportedError(f"plan chooses among ways to rotate, {spec.encoding} does not; use {PLANS.get(spec.encoding, 'its own plan')}, and pareto to compare")
-    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
-        raise FormatError(f"max_bytes is {max_bytes!r}; allowed is a whole number from 0")
     check_choice("method", method, METHODS)
-    max_error = DEFAULT_ERROR if max_error is None else check_positive("max_error", max_error)
-    allowed = [p for p in candidates(spec, context) if p.bits == bits and (method == "auto" or p.method.startswith(method))]
+    if isinstance(bits, bool) or bits not in BITS:
+        raise UnsupportedError(f"bits is {bits!r}; known are {', '.join(map(str, BITS))}")
+    if context is not None:
+        check_context(context)
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes, 0, MAX_BYTES)
+    if parts_of(spec) is not None:
+        return _hybrid(spec, bits, method, context, max_error, max_bytes, weights or {})
+    if max_error is not None:
+        check_positive("max_error", max_error)
+    if isinstance(spec, NoPosition):
+        return EmptyPlan(spec).explain(EmptyPlan(spec).describe())
+    if isinstance(spec, Rotation) and not spec.pairs:
+        found = plans_of(spec, context)[0]
+        return found.explain(f"rotary_dim is 0, nothing is rotated: {found.method} with {found.bytes} bytes of increments")
+    return _chosen(spec, bits, method, context, max_error, max_bytes, weights)
+
+
+def _chosen(spec: Spec, bits: int, method: str, context, max_error: float | None, max_bytes: int | None, weights) -> Plan:
+    examined = plans_of(spec, context, weights)
+    allowed = [p for p in examined if (p.bits == bits or isinstance(p, SlopePlan)) and (method == "auto" or p.method.startswith(method))]
     if not allowed:
-        raise UnsupportedError(f"no plan has {bits!r} bits and method {method!r} at context {context}; tables end at 2^26 bytes")
-    fits = [p for p in allowed if p.bound <= max_error and (max_bytes is None or p.bytes <= max_bytes)]
+        known = ", ".join(sorted({f"{p.method} with {p.bits}" for p in examined}))
+        raise UnsupportedError(f"no plan has {bits!r} bits and method {method!r}; {spec.encoding} has {known}, tables up to 2^26 bytes")
+    if max_error is None and isinstance(spec, (Rotation, Sinusoidal, Sinusoidal2D)):
+        max_error = DEFAULT_ERROR
+    fits = [p for p in allowed if (max_error is None or p.error <= max_error) and (max_bytes is None or p.bytes <= max_bytes)]
     if not fits:
-        smallest, finest = min(allowed, key=lambda p: p.bytes), min(allowed, key=lambda p: p.bound)
-        room = "" if max_bytes is None else f" in {max_bytes} bytes"
+        smallest, finest = min(allowed, key=lambda p: p.bytes), min(allowed, key=lambda p: p.error)
+        limits = ([] if max_error is None else [f"an error up to {max_error}"]) + ([] if max_bytes is None else [f"at most {max_bytes} bytes"])
         raise UnsupportedError(
-            f"no plan has an error up to {max_error}{room}; the smallest is {_describe(smallest)}, the most exact {_describe(finest)}"
+            f"no plan has {' and '.join(limits)}; the smallest is {smallest.describe()}, the most exact {finest.describe()}"
         )
-    chosen = min(fits, key=lambda p: (p.bytes, p.bound))
-    why = f"{_describe(chosen)}: the fewest bytes of the {len(fits)} plans that meet the request, of {len(allowed)} examined"
-    object.__setattr__(chosen, "why", why)
-    return chosen
+    if max_error is None:
+        chosen, merit = min(fits, key=lambda p: (p.error, p.mean_error, p.bytes)), "the least error"
+    else:
+        chosen, merit = min(fits, key=lambda p: (p.bytes, p.error)), "the fewest bytes"
+    counted = "the only plan that meets the request" if len(fits) == 1 else f"{merit} of the {len(fits)} plans that meet the request"
+    return chosen.explain(f"{chosen.describe()}: {counted}, of {len(allowed)} examined")
 
 
-def _row(plan: RotationPlan) -> dict:
-    return {
-        "method": plan.method,
-        "bits": plan.bits,
-        "bytes": plan.bytes,
-        "bound": plan.bound * 32767 / plan.full_scale,
-        "operations": plan.operations * plan.spec.pairs,
-    }
+def _hybrid(spec, bits: int, method: str, context, max_error, max_bytes: int | None, weights: dict) -> HybridPlan:
+    """The choice of each part; where they are too large together, each with the fewest bytes that its error allows."""
+    parts = parts_of(spec)
+    errors = max_error if isinstance(max_error, dict) else dict.fromkeys(parts, max_error)
+    for given, what in ((errors, "max_error"), (weights, "weights")):
+        unknown = [name for name in given if name not in parts]
+        if unknown:
+            raise FormatError(f"{what} names the part {unknown[0]!r}; the parts are {', '.join(parts) or 'none'}")
 
+    def choose(least: bool) -> HybridPlan:
+        found = {}
+        for name, part in parts.items():
+            error = errors.get(name)
+            if least and error is None and not isinstance(part, (Rotation, Sinusoidal, Sinusoidal2D)):
+                error = float("inf")
+            else:
+                error = None if error is None else check_positive(f"max_error of {name}", error)
+            if isinstance(part, Rotation) and not part.pairs:
+                found[name] = plan(part, bits, context=context)
+            else:
+                found[name] = _chosen(part, bits, method, context, error, None, weights.get(name))
+        return HybridPlan(spec, found, bits)
 
-def _describe(plan: RotationPlan) -> str:
-    return f"{plan.method} with {plan.bits} bits, {plan.bytes} bytes, error {plan.bound:.4g} of 1/{plan.full_scale}"
+    result = choose(least=False)
+    if max_bytes is not None and result.bytes > max_bytes:
+        result = choose(least=True)
+        if result.bytes > max_bytes:
+            raise UnsupportedError(f"no plans of all parts fit in {max_bytes} bytes; the smallest have {result.bytes}: {result.describe()}")
+    return result.explain("; ".join(f"{name}: {part.why}" for name, part in result.parts.items()) or EmptyPlan().describe())

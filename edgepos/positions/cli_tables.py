@@ -17,11 +17,12 @@ from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
 from .cli import app as positions_app
 from .cli import out
-from .emit import INDEX, emit, parts_of
+from .emit import INDEX, emit
 from .emit import check as check_tables
+from .hybrid import parts_of
 from .learned import Learned, interpolate
 from .methods import method_rows
-from .relative import T5Bias
+from .relative import RelativeBias, T5Bias
 from .rope import Rope
 from .sinusoidal import Sinusoidal
 from .source import Source, read_model, read_source, read_table
@@ -29,6 +30,7 @@ from .table_file import FORMATS
 
 DEFAULT_CONTEXT = 2048
 MODEL_CONTEXT = 4096
+BIAS_TABLE, LAYERS = "The learned table", "or, with a table per layer, one axis more in front; files as for learned."
 
 app = typer.Typer(help="Write position tables for any runtime: C arrays, .npz, ONNX, raw binary.", no_args_is_help=True)
 
@@ -57,7 +59,7 @@ def tables(
             raise UnsupportedError(f"--from and {context.invoked_subcommand}: give one of them")
         return
     if model is None or output is None:
-        raise UnsupportedError("--from MODEL and -o DIR are needed, or the name of an encoding: rope, alibi, t5, learned, sinusoidal, spec")
+        raise UnsupportedError("--from MODEL and -o DIR are needed, or the name of an encoding: rope, alibi, t5, relative, learned, sinusoidal, spec")
     source = read_model(model)
     _write(source, output, length or _own_context(source), bits, formats, force)
 
@@ -107,13 +109,36 @@ def t5(
     num_buckets: Annotated[int, typer.Option(help="Buckets.")] = 32,
     max_distance: Annotated[int, typer.Option(help="From here on all distances share a bucket.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="All buckets for keys before the query (decoder).")] = False,
-    weights: Annotated[Optional[str], typer.Option(help="The learned table [buckets, heads]; files as for learned.")] = None,
+    weights: Annotated[Optional[str], typer.Option(help=f"{BIAS_TABLE} [buckets, heads] {LAYERS}")] = None,
+    bits: Bits = "16,8",
     formats: Format = "c,npz",
     force: Force = False,
 ) -> None:
     """T5's bucket rule, and with --weights its bias in integers."""
     table = None if weights is None else read_table(weights)
-    _write(Source(T5Bias(num_buckets, max_distance, not causal), table), output, 1, "16", formats, force)
+    _write(Source(T5Bias(num_buckets, max_distance, not causal, _layers(table)), table), output, 1, bits, formats, force)
+
+
+@app.command()
+def relative(
+    extents: Annotated[str, typer.Option(help="Largest difference of each coordinate, with commas: 7 (Shaw), 6,6 (Swin, 7 x 7).")],
+    weights: Annotated[str, typer.Option(help=f"{BIAS_TABLE} [rows, heads] {LAYERS}")],
+    output: Output,
+    clip: Annotated[bool, typer.Option("--clip/--no-clip", help="Larger differences count as the largest, or are refused.")] = True,
+    query_minus_key: Annotated[bool, typer.Option("--query-minus-key", help="The sign of a difference (Swin).")] = False,
+    bits: Bits = "16,8",
+    formats: Format = "c,npz",
+    force: Force = False,
+) -> None:
+    """A learned bias over clipped differences, in integers."""
+    table = read_table(weights)
+    reach = tuple(_whole(part, "--extents") for part in extents.split(","))
+    _write(Source(RelativeBias(reach, clip, query_minus_key, _layers(table)), table), output, 1, bits, formats, force)
+
+
+def _layers(table) -> int | None:
+    """How many layers have a table of their own in a learned table."""
+    return None if table is None or table.ndim != 3 else len(table)
 
 
 @app.command()
@@ -244,6 +269,13 @@ def _number(text: str, option: str) -> float:
         return float(text)
     except ValueError:
         raise FormatError(f"{option} holds {text!r}; allowed are numbers with commas between") from None
+
+
+def _whole(text: str, option: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise FormatError(f"{option} holds {text!r}; allowed are whole numbers with commas between") from None
 
 
 def _bits(text: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from ..errors import FormatError, UnsupportedError
 from . import emit_absolute, emit_alibi, emit_bias, emit_rope
 from .alibi import Alibi
 from .compare import compare
-from .hybrid import Hybrid
+from .hybrid import parts_of
 from .learned import Learned
 from .none import NoPosition
 from .relative import RelativeBias, T5Bias
@@ -43,8 +43,9 @@ def emit(
     """Write the tables of `spec` for `context` positions into `directory` (made if missing).
 
     Rotary: rope_int16, rope_int8 (`bits`), rope_phase; ALiBi: alibi_slopes, alibi_int16, alibi_int8; sinusoidal: sinusoidal_int16,
-    sinusoidal_int8 (2-D: those of one coordinate); T5: t5_bucket, with weights also t5_bias; relative_bias and learned_int16,
-    learned_int8 need weights: the model's table [rows, heads] or [rows, dim]. formats: "c" (.h and .c), "npz", "bin" (with a .json),
+    sinusoidal_int8 (2-D: those of one coordinate); T5: t5_bucket, with weights also t5_bias (int32), t5_int16, t5_int8; relative_bias,
+    relative_int16, relative_int8 and learned_int16, learned_int8 need weights: the model's table [rows, heads] ([layers, rows, heads] for a
+    spec with a table per layer) or [rows, dim]. formats: "c" (.h and .c), "npz", "bin" (with a .json),
     "onnx" (every table but t5_bucket, rope_phase and alibi_slopes); tables.json comes with each, and learned tables always bring
     their .npz, which holds the learned values. A Hybrid or a dict of specs (from_config gives one for models whose layers differ)
     puts each part into a sub-folder, see `parts_of`; weights is then a dict with the parts' names. The same input gives the same
@@ -74,23 +75,6 @@ def emit(
     if written:
         (directory / INDEX).write_text(_parts_index({name: parts[name] for name in written}), encoding="utf-8")
     return [_in_part(name, result) for name, results in written.items() for result in results]
-
-
-def parts_of(spec: Spec | dict[str, Spec]) -> dict[str, Spec] | None:
-    """Name → spec of what a Hybrid or a dict consists of, without NoPosition; None for a plain spec.
-
-    Parts of a hybrid have their encoding as name, with a number where two have the same: rope, rope_2.
-    """
-    if isinstance(spec, dict):
-        return {name: part for name, part in spec.items() if not isinstance(part, NoPosition)}
-    if not isinstance(spec, Hybrid):
-        return None
-    result: dict[str, Spec] = {}
-    for part in dict.fromkeys((spec.embedding, *spec.kinds())):
-        if not isinstance(part, NoPosition):
-            same = sum(other.encoding == part.encoding for other in result.values())
-            result[f"{part.encoding}_{same + 1}" if same else part.encoding] = part
-    return result
 
 
 def check(directory: str | Path) -> list[dict]:
@@ -204,13 +188,11 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tupl
         rows = [(_alibi_result(p, context), t, p) for p, t in emit_alibi.alibi_tables(spec, context, bits)]
     elif isinstance(spec, (Sinusoidal, Sinusoidal2D)):
         pairs = emit_absolute.sinusoidal_tables(spec, context, bits)
-        rows = [
-            (_result(spec.encoding, p, f"1/{p.full_scale}", emit_absolute.sinusoidal_error(p)), t, (p, spec)) for p, t in pairs
-        ]
+        rows = [(_result(spec.encoding, p, f"1/{p.full_scale}", emit_absolute.sinusoidal_error(p)), t, p) for p, t in pairs]
     elif isinstance(spec, T5Bias) and weights is None:
         rows = [_bucket_row(spec)]
     elif isinstance(spec, (T5Bias, RelativeBias)) and weights is not None:
-        pairs = emit_bias.bias_tables(spec, weights)
+        pairs = emit_bias.bias_tables(spec, weights, _table_bits(bits))
         rows = [_bucket_row(spec)] if isinstance(spec, T5Bias) else []
         rows += [
             (_result(spec.encoding, p, "log2", emit_bias.bias_error(p, weights)) | {"bound_weight": p.bound_weight}, t, p)
@@ -236,6 +218,14 @@ def stored_weights(directory: Path) -> np.ndarray | None:
         except (OSError, ValueError, EOFError, BadZipFile) as error:
             raise FormatError(f"{path.name}: {error}; emit the tables again") from None
     return None
+
+
+def _table_bits(bits: tuple[int, ...]) -> tuple[int, ...]:
+    """The widths of tables asked for. Raises UnsupportedError for others than 16 and 8."""
+    wrong = [b for b in bits if b not in (16, 8)]
+    if wrong:
+        raise UnsupportedError(f"bits is {wrong[0]!r}; known are 16, 8")
+    return bits
 
 
 def _bucket_row(spec: T5Bias) -> tuple[dict, TableFile, None]:

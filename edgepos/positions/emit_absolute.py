@@ -13,19 +13,19 @@ def sinusoidal_tables(
     spec: Sinusoidal | Sinusoidal2D, context: int, bits: tuple[int, ...]
 ) -> list[tuple[SinusoidalPlan, TableFile]]:
     """The plans and files for positions 0 … context − 1; of a 2-D encoding those of one coordinate, which both share."""
-    whole = spec if isinstance(spec, Sinusoidal2D) else None
-    plans = [SinusoidalPlan(spec.part if whole else spec, context, b) for b in bits]
-    return [(plan, _sinusoidal_file(plan, whole)) for plan in plans]
+    plans = [SinusoidalPlan(spec, context, b) for b in bits]
+    return [(plan, _sinusoidal_file(plan)) for plan in plans]
 
 
 def sinusoidal_error(plan: SinusoidalPlan) -> float:
-    """Largest error found over every position, in units of 1/full_scale times the spec's scale."""
+    """Largest error found over every position of a coordinate, in units of 1/full_scale times the spec's scale."""
     at = np.arange(plan.context)
-    return float(np.abs(plan.table(at) - plan.spec.table(at) / plan.scale).max())
+    return float(np.abs(plan.rows(at) - plan.part.table(at) / plan.scale).max())
 
 
-def _sinusoidal_file(plan: SinusoidalPlan, whole: Sinusoidal2D | None) -> TableFile:
-    spec, stem = plan.spec, f"{(whole or plan.spec).encoding}_int{plan.bits}"
+def _sinusoidal_file(plan: SinusoidalPlan) -> TableFile:
+    spec, stem = plan.part, f"{plan.spec.encoding}_int{plan.bits}"
+    whole = plan.spec if isinstance(plan.spec, Sinusoidal2D) else None
     upper = f"EDGEPOS_{stem.upper()}"
     about = (
         f"Sinusoidal positions as int{plan.bits}, one row per position. Written by EdgePos.",
@@ -38,7 +38,7 @@ def _sinusoidal_file(plan: SinusoidalPlan, whole: Sinusoidal2D | None) -> TableF
     macros = {"CONTEXT": plan.context, "DIM": spec.dim, "SCALE": plan.scale, "BOUND": plan.bound}
     kind = {"kind": "sinusoidal"} if whole is None else {"kind": "sinusoidal", "whole": whole.to_json()}
     description = {**kind, **plan.certificate(), "scale": plan.scale, "arrays": {"rows": "[position][component]"}}
-    rows = plan.table(np.arange(plan.context))
+    rows = plan.rows(np.arange(plan.context))
     return TableFile(stem, about, macros, {"rows": rows}, {"rows": ("CONTEXT", "DIM")}, description)
 
 

@@ -86,11 +86,14 @@ def _bias_file(plan: BiasTablePlan) -> TableFile:
     stem = f"alibi_int{plan.bits}"
     upper = f"EDGEPOS_{stem.upper()}"
     power = round(-plan.saturated * plan.scale)
+    arrays = {"bias": plan.table, "zero_distance": plan.zero_distance().astype(np.uint32)}
     about = (
         f"ALiBi bias over distance as int{plan.bits}, in log2 units. Written by EdgePos.",
         _about(plan.spec),
-        f"bias = entry / 2^{plan.fraction_bits}; error at most {upper}_BOUND unit, {upper}_BOUND_WEIGHT relative in a weight, proven.",
-        f"The entry {upper}_SATURATED means weight 0: leave such keys out. A runtime that adds it as a number gives each of",
+        f"bias = entry / 2^{plan.fraction_bits}; error at most {upper}_BOUND unit, {upper}_BOUND_LOG2 in log2 units,",
+        f"{upper}_BOUND_WEIGHT relative in a weight, proven.",
+        f"The entry {upper}_SATURATED means weight 0, from the distance zero_distance[head] on ({upper}_CONTEXT: nowhere): leave such",
+        "keys out. A runtime that adds it as a number gives each of",
         f"them 2^-{power} of the weight of a key at distance 0; in this context they add up to {upper}_LEAK at worst.",
         *(["At long context that passes the signal itself: prefer the slopes or int16."] if plan.bits == 8 else []),
         f"Use: score += edgepos_{stem}_bias[head][distance], distance < {upper}_CONTEXT.",
@@ -102,6 +105,7 @@ def _bias_file(plan: BiasTablePlan) -> TableFile:
         "SCALE": plan.scale,
         "SATURATED": plan.saturated,
         "BOUND": plan.bound,
+        "BOUND_LOG2": plan.error,
         "BOUND_WEIGHT": plan.bound_weight,
         "LEAK": plan.leak(),
     }
@@ -109,7 +113,13 @@ def _bias_file(plan: BiasTablePlan) -> TableFile:
         stem,
         about,
         macros,
-        {"bias": plan.table},
-        {"bias": ("HEADS", "CONTEXT")},
-        {"kind": "alibi", **plan.certificate(), "context": plan.context, "scale": plan.scale, "arrays": {"bias": "[head][distance]"}},
+        arrays,
+        {"bias": ("HEADS", "CONTEXT"), "zero_distance": ("HEADS",)},
+        {
+            "kind": "alibi",
+            **plan.certificate(),
+            "context": plan.context,
+            "scale": plan.scale,
+            "arrays": {"bias": "[head][distance]", "zero_distance": "[head]"},
+        },
     )

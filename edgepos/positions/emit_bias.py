@@ -45,42 +45,68 @@ def t5_bucket_file(spec: T5Bias) -> TableFile:
     )
 
 
-def bias_tables(spec: T5Bias | RelativeBias, weights) -> list[tuple[LearnedBiasPlan, TableFile]]:
-    """The plan and file of a learned table [rows, heads]."""
-    plan = LearnedBiasPlan(spec, weights)
-    return [(plan, _bias_file(plan, weights))]
+def bias_tables(spec: T5Bias | RelativeBias, weights, bits: tuple[int, ...]) -> list[tuple[LearnedBiasPlan, TableFile]]:
+    """The plans and files of a learned table [rows, heads], or [layers, rows, heads]: int32, then those of `bits`."""
+    plans = [LearnedBiasPlan(spec, weights, b) for b in (32, *bits)]
+    return [(plan, _bias_file(plan, weights)) for plan in plans]
 
 
 def bias_error(plan: LearnedBiasPlan, weights) -> float:
     """Largest error found over every entry, in log2 units."""
-    return float(np.abs(plan.table * plan.scale - np.asarray(weights, dtype=np.float64) / np.log(2)).max())
+    scale = plan.scale if plan.factors is None else plan.scale[..., None, :]
+    return float(np.abs(plan.table * scale - np.asarray(weights, dtype=np.float64) / np.log(2)).max())
 
 
 def _difference(spec: RelativeBias) -> str:
     return "query - key" if spec.query_minus_key else "key - query"
 
 
+def _where(spec: T5Bias | RelativeBias) -> str:
+    if isinstance(spec, T5Bias):
+        return f"num_buckets {spec.num_buckets}, max_distance {spec.max_distance}: row = edgepos_t5_bucket_of(key - query)."
+    return f"extents {list(spec.extents)}: row = clipped {_difference(spec)} plus the extent, row-major."
+
+
+_FACTOR_BODY = """\
+  int64_t product = (int64_t)entry * factor[0];
+  int32_t shift = factor[1] - 16;
+  if (product == 0 || shift > 46) return 0; /* below half a unit */
+  product += ((int64_t)1 << (shift - 1)) + ((int64_t)1 << 47); /* rounded half up, never negative */
+  return (int32_t)((product >> shift) - ((int64_t)1 << (47 - shift)));
+"""
+
+
 def _bias_file(plan: LearnedBiasPlan, weights) -> TableFile:
-    spec, stem = plan.spec, f"{plan.spec.encoding}_bias"
+    spec = plan.spec
+    stem = f"{spec.encoding}_bias" if plan.factors is None else f"{spec.encoding}_int{plan.bits}"
     upper = f"EDGEPOS_{stem.upper()}"
-    where = (
-        f"num_buckets {spec.num_buckets}, max_distance {spec.max_distance}: row = edgepos_t5_bucket_of(key - query)."
-        if isinstance(spec, T5Bias)
-        else f"extents {list(spec.extents)}: row = clipped {_difference(spec)} plus the extent, row-major."
-    )
-    about = (
-        "Learned attention bias for integer scores in log2 units with 16 fractional bits. Written by EdgePos.",
-        where,
-        f"rows = value * log2(e) * 2^16; error at most {upper}_BOUND in log2 units, {upper}_BOUND_WEIGHT relative in a weight, proven.",
-        f"Use: score += edgepos_{stem}_rows[row][head];",
-    )
-    macros = {"ROWS": spec.rows, "HEADS": plan.table.shape[1], "BOUND": plan.bound, "BOUND_WEIGHT": plan.bound_weight}
-    return TableFile(
-        stem,
-        about,
-        macros,
-        {"rows": plan.table},
-        {"rows": ("ROWS", "HEADS")},
-        {"kind": spec.encoding, **plan.certificate(), "arrays": {"rows": "[row][head]", "source": "[row][head]"}},
-        learned=np.asarray(weights, dtype=np.float64),
-    )
+    layers = [None] if spec.layers is None else list(range(spec.layers))
+    macros = {"ROWS": spec.rows, "HEADS": plan.heads, "BOUND": plan.bound, "BOUND_WEIGHT": plan.bound_weight}
+    arrays, shapes, indices = {}, {}, {"source": "[row][head]" if spec.layers is None else "[layer][row][head]"}
+    for layer in layers:
+        table, factors = plan.layer(layer)
+        name, of = ("", "") if layer is None else (f"_layer{layer}", f", layer {layer}")
+        arrays[f"rows{name}"], shapes[f"rows{name}"], indices[f"rows{name}"] = table, ("ROWS", "HEADS"), f"[row][head]{of}"
+        if factors is not None:
+            arrays[f"factors{name}"], shapes[f"factors{name}"] = factors, ("HEADS", "FACTOR_WORDS")
+            indices[f"factors{name}"] = f"[head] m, h{of}"
+    rows, factors = (f"edgepos_{stem}_{what}{'' if spec.layers is None else '_layer0'}" for what in ("rows", "factors"))
+    about = [f"Learned attention bias as int{plan.bits} for integer scores in log2 units with 16 fractional bits. Written by EdgePos.", _where(spec)]
+    if spec.layers is not None:
+        about.append(f"A table for each of {spec.layers} layers: rows_layer0 is the first layer's.")
+        macros["LAYERS"] = spec.layers
+    functions = ()
+    if plan.factors is None:
+        about.append("rows = value * log2(e) * 2^16.")
+        use = f"Use: score += {rows}[row][head];"
+    else:
+        macros["FACTOR_WORDS"] = 2
+        about.append("rows * m * 2^-h = value * log2(e), with m = factors[head][0], h = factors[head][1].")
+        function = f"edgepos_{stem}_bias"
+        use = f"Use: score += {function}({rows}[row][head], {factors}[head]);"
+        declaration = f"int32_t {function}(int32_t entry, const int32_t factor[2])"
+        functions = (CFunction("An entry in log2 units with 16 fractional bits.", declaration, _FACTOR_BODY),)
+    about.append(f"Error at most {upper}_BOUND in log2 units, {upper}_BOUND_WEIGHT relative in a weight, proven.")
+    description = {"kind": spec.encoding, **plan.certificate(), "arrays": indices}
+    learned = np.asarray(weights, dtype=np.float64)
+    return TableFile(stem, (*about, use), macros, arrays, shapes, description, functions, learned)

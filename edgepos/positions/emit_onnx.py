@@ -3,9 +3,12 @@
 | table | inputs | output |
 |---|---|---|
 | rotary | x [batch, heads, seq, head_dim], position_ids [batch, seq] (with coordinates [batch, seq, axes]) | y, as x |
-| ALiBi, T5 | query_positions [q], key_positions [k] | bias [heads, q, k] in natural units, for Attention's mask |
-| relative | rows [q, k] of the table | bias [heads, q, k] |
+| ALiBi, T5 | query_positions [q], key_positions [k]; Q, K, V [batch, heads, q or k, head_dim] | bias [heads, q, k] in natural units; Y: Attention with it |
+| relative | rows [q, k] of the table; Q, K, V | bias [heads, q, k]; Y |
 | learned, sinusoidal | position_ids [batch, seq] (2-D sinusoidal: [batch, seq, 2]: row, column) | embedding [batch, seq, dim] |
+
+A learned bias with a table per layer takes the number of the layer as `layer` (scalar). Keys after the query are hidden from Y where the
+encoding is causal. Scores are Q·K / sqrt(head_dim), for T5 Q·K.
 """
 
 from __future__ import annotations
@@ -16,26 +19,25 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .alibi_plan import BIAS_BITS, BiasTablePlan
+from .alibi_plan import BiasTablePlan
 from .bias_plan import LearnedBiasPlan
 from .learned import LearnedPlan
 from .plan import TablePlan
 from .relative import T5Bias
 from .rope import Rotation
-from .sinusoidal import Sinusoidal, Sinusoidal2D, SinusoidalPlan
+from .sinusoidal import Sinusoidal2D, SinusoidalPlan
 
 OPSET = 23
 IR_VERSION = 11
 NEVER = -1e9  # what a saturated entry becomes: weight 0 in a float softmax
+HIDDEN = -1e38  # what a key after the query gets: below every saturated entry
 
 
 def graph_of(plan) -> bytes | None:
-    """The ONNX file of what `emit` has a table of: a plan, or (SinusoidalPlan, its spec); None where there is none."""
-    if isinstance(plan, tuple):
-        return sinusoidal_model(*plan)
+    """The ONNX file of a plan that `emit` has a table of; None where there is none."""
     if isinstance(plan, TablePlan) and isinstance(plan.spec, Rotation):
         return rope_model(plan)
-    makers = {BiasTablePlan: alibi_model, LearnedBiasPlan: bias_model, LearnedPlan: learned_model}
+    makers = {BiasTablePlan: alibi_model, LearnedBiasPlan: bias_model, LearnedPlan: learned_model, SinusoidalPlan: sinusoidal_model}
     return makers[type(plan)](plan) if type(plan) in makers else None
 
 
@@ -58,7 +60,7 @@ def rope_model(plan: TablePlan) -> bytes:
     nodes.append(helper.make_node("RotaryEmbedding", operands, ["y"], interleaved=int(spec.layout == "interleaved"), **rotary))
     vector = ["batch", "heads", "seq", spec.head_dim]
     inputs = [_value("x", TensorProto.FLOAT, vector), _value("position_ids", TensorProto.INT64, shape)]
-    return _model(f"rope_int{plan.bits}", nodes, inputs, _value("y", TensorProto.FLOAT, vector), initializers)
+    return _model(f"rope_int{plan.bits}", nodes, inputs, [_value("y", TensorProto.FLOAT, vector)], initializers)
 
 
 def _rows_per_pair() -> list[onnx.NodeProto]:
@@ -95,50 +97,93 @@ def alibi_model(plan: BiasTablePlan) -> bytes:
         helper.make_node("Equal", ["entries32", "saturated32"], ["gone"]),
         helper.make_node("Where", ["gone", "never", "finite"], ["bias"]),
     ]
-    return _model(f"alibi_int{plan.bits}", nodes, _POSITION_INPUTS, _bias_output(plan.spec.heads), initializers)
+    return _attention_model(f"alibi_int{plan.bits}", nodes, _POSITION_INPUTS, plan.spec.heads, initializers, not plan.spec.symmetric)
 
 
 def bias_model(plan: LearnedBiasPlan) -> bytes:
     """The ONNX file of a learned bias: T5's with its bucket rule, any other from the rows the caller gives."""
-    spec = plan.spec
-    scale = np.float32(math.log(2) * 2.0**-BIAS_BITS)
-    initializers = [_tensor("table", plan.table), _tensor("scale", scale)]
+    spec, heads = plan.spec, plan.heads
+    columns = plan.table if spec.layers is None else np.moveaxis(plan.table, 0, 1).reshape(spec.rows, -1)  # a layer's heads side by side
+    unit = np.float64(plan.scale) * math.log(2)
+    per_column = {} if plan.factors is None else {"axis": 1}
+    if per_column:
+        unit = np.broadcast_to(unit, plan.table.shape[:-2] + (heads,)).reshape(-1)
+    initializers = [_tensor("table", columns), _tensor("scale", np.asarray(unit, dtype=np.float32))]
     nodes, inputs = [], [_value("rows", TensorProto.INT64, ["q", "k"])]
+    causal = isinstance(spec, T5Bias) and not spec.bidirectional
     if isinstance(spec, T5Bias):
-        inputs = _POSITION_INPUTS
-        initializers += [
-            _tensor("thresholds", np.array(spec.thresholds, dtype=np.int64)),
-            _tensor("exact", np.int64(spec.exact_buckets)),
-            _tensor("side", np.int64(spec.side_buckets if spec.bidirectional else 0)),
-            *_AXES,
-            _tensor("axis_last", np.array([2], dtype=np.int64)),
-        ]
-        nodes = [
-            *_difference("query_positions", "key_positions"),
-            *_distance(spec.bidirectional),
-            helper.make_node("Unsqueeze", ["distance", "axis_last"], ["distance_column"]),
-            helper.make_node("GreaterOrEqual", ["distance_column", "thresholds"], ["passed"]),
-            helper.make_node("Cast", ["passed"], ["ones"], to=TensorProto.INT64),
-            helper.make_node("ReduceSum", ["ones", "axis_last"], ["steps"], keepdims=0),
-            helper.make_node("Min", ["distance", "exact"], ["near"]),
-            helper.make_node("Add", ["near", "steps"], ["bucket"]),
-            helper.make_node("Sub", ["difference", "difference"], ["none"]),
-            helper.make_node("Less", ["difference", "none"], ["after"]),
-            helper.make_node("Where", ["after", "side", "none"], ["shift"]),
-            helper.make_node("Add", ["bucket", "shift"], ["rows"]),
-        ]
+        inputs = list(_POSITION_INPUTS)
+        nodes, constants = _buckets(spec)
+        initializers += constants
     nodes += [
-        helper.make_node("DequantizeLinear", ["table", "scale"], ["values"]),
+        helper.make_node("DequantizeLinear", ["table", "scale"], ["values"], **per_column),
         helper.make_node("Gather", ["values", "rows"], ["by_key"], axis=0),
-        helper.make_node("Transpose", ["by_key"], ["bias"], perm=[2, 0, 1]),
     ]
-    return _model(f"{spec.encoding}_bias", nodes, inputs, _bias_output(plan.table.shape[1]), initializers)
+    chosen = "by_key"
+    if spec.layers is not None:
+        inputs.append(_value("layer", TensorProto.INT64, []))
+        initializers.append(_tensor("by_layer", np.array([0, 0, spec.layers, heads], dtype=np.int64)))
+        nodes.append(helper.make_node("Reshape", ["by_key", "by_layer"], ["of_layers"]))
+        nodes.append(helper.make_node("Gather", ["of_layers", "layer"], ["of_layer"], axis=2))
+        chosen = "of_layer"
+    nodes.append(helper.make_node("Transpose", [chosen], ["bias"], perm=[2, 0, 1]))
+    stem = "bias" if plan.factors is None else f"int{plan.bits}"
+    scale = {"scale": 1.0} if isinstance(spec, T5Bias) else {}
+    return _attention_model(f"{spec.encoding}_{stem}", nodes, inputs, heads, initializers, causal, **scale)
+
+
+def _buckets(spec: T5Bias) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """query_positions, key_positions → rows [q, k] by T5's rule, and the constants it needs."""
+    constants = [
+        _tensor("thresholds", np.array(spec.thresholds, dtype=np.int64)),
+        _tensor("exact", np.int64(spec.exact_buckets)),
+        _tensor("side", np.int64(spec.side_buckets if spec.bidirectional else 0)),
+        *_AXES,
+        _tensor("axis_last", np.array([2], dtype=np.int64)),
+    ]
+    nodes = [
+        *_difference("query_positions", "key_positions"),
+        *_distance(spec.bidirectional),
+        helper.make_node("Unsqueeze", ["distance", "axis_last"], ["distance_column"]),
+        helper.make_node("GreaterOrEqual", ["distance_column", "thresholds"], ["passed"]),
+        helper.make_node("Cast", ["passed"], ["ones"], to=TensorProto.INT64),
+        helper.make_node("ReduceSum", ["ones", "axis_last"], ["steps"], keepdims=0),
+        helper.make_node("Min", ["distance", "exact"], ["near"]),
+        helper.make_node("Add", ["near", "steps"], ["bucket"]),
+        helper.make_node("Sub", ["difference", "difference"], ["none"]),
+        helper.make_node("Less", ["difference", "none"], ["after"]),
+        helper.make_node("Where", ["after", "side", "none"], ["shift"]),
+        helper.make_node("Add", ["bucket", "shift"], ["rows"]),
+    ]
+    return nodes, constants
+
+
+def _hidden(causal: bool) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """bias → mask, where a key after the query is never seen in a causal encoding, and the constants that takes."""
+    if not causal:
+        return [helper.make_node("Identity", ["bias"], ["mask"])], []
+    nodes = [
+        helper.make_node("Sub", ["difference", "difference"], ["nowhere"]),
+        helper.make_node("Less", ["difference", "nowhere"], ["future"]),
+        helper.make_node("Where", ["future", "hidden", "bias"], ["mask"]),
+    ]
+    return nodes, [_tensor("hidden", np.float32(HIDDEN))]
+
+
+def _attention_model(name: str, nodes, inputs, heads: int, initializers, causal: bool, **attributes) -> bytes:
+    """The file of a bias: its graph, and Attention that adds it to the scores. Key and value heads may be fewer than the query's."""
+    hiding, constants = _hidden(causal)
+    nodes = [*nodes, *hiding, helper.make_node("Attention", ["Q", "K", "V", "mask"], ["Y"], **attributes)]
+    vectors = {"Q": [heads, "q"], "K": ["kv_heads", "k"], "V": ["kv_heads", "k"], "Y": [heads, "q"]}
+    values = {key: _value(key, TensorProto.FLOAT, ["batch", *shape, "head_dim"]) for key, shape in vectors.items()}
+    outputs = [_value("bias", TensorProto.FLOAT, [heads, "q", "k"]), values.pop("Y")]
+    return _model(name, nodes, [*inputs, *values.values()], outputs, [*initializers, *constants])
 
 
 def learned_model(plan: LearnedPlan) -> bytes:
     """The ONNX file of learned positions: position_ids 0, 1, … → rows, by the spec's offset and modulo."""
     spec = plan.spec
-    scales = np.ldexp(plan.factors[:, 0].astype(np.float64), -plan.factors[:, 1]).astype(np.float32)
+    scales = plan.scale.astype(np.float32)
     initializers = [_tensor("rows", plan.table), _tensor("scale", scales if plan.per == "row" else scales[0])]
     initializers.append(_tensor("offset", np.int64(spec.offset)))
     nodes, at = [], "position_ids"
@@ -155,9 +200,10 @@ def learned_model(plan: LearnedPlan) -> bytes:
     return _embedding(f"learned_int{plan.bits}", nodes, ["batch", "seq"], plan.table.shape[1], initializers)
 
 
-def sinusoidal_model(plan: SinusoidalPlan, spec: Sinusoidal | Sinusoidal2D) -> bytes:
+def sinusoidal_model(plan: SinusoidalPlan) -> bytes:
     """The ONNX file of sinusoidal positions; of a 2-D encoding both coordinates read one table."""
-    initializers = [_tensor("rows", plan.table(np.arange(plan.context))), _tensor("scale", np.float32(plan.scale))]
+    spec = plan.spec
+    initializers = [_tensor("rows", plan.rows(np.arange(plan.context))), _tensor("scale", np.float32(plan.scale))]
     nodes = [helper.make_node("DequantizeLinear", ["rows", "scale"], ["values"])]
     shape: list = ["batch", "seq"]
     if isinstance(spec, Sinusoidal2D):
@@ -175,7 +221,7 @@ def sinusoidal_model(plan: SinusoidalPlan, spec: Sinusoidal | Sinusoidal2D) -> b
 
 def _embedding(name: str, nodes, position_shape: list, dim: int, initializers) -> bytes:
     inputs = [_value("position_ids", TensorProto.INT64, position_shape)]
-    return _model(name, nodes, inputs, _value("embedding", TensorProto.FLOAT, ["batch", "seq", dim]), initializers)
+    return _model(name, nodes, inputs, [_value("embedding", TensorProto.FLOAT, ["batch", "seq", dim])], initializers)
 
 
 def _difference(query: str, key: str) -> list[onnx.NodeProto]:
@@ -203,16 +249,12 @@ def _value(name: str, kind: int, shape: list) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _bias_output(heads: int) -> onnx.ValueInfoProto:
-    return _value("bias", TensorProto.FLOAT, [heads, "q", "k"])
-
-
 _AXES = (_tensor("axis_q", np.array([1], dtype=np.int64)), _tensor("axis_k", np.array([0], dtype=np.int64)))
 _POSITION_INPUTS = [_value("query_positions", TensorProto.INT64, ["q"]), _value("key_positions", TensorProto.INT64, ["k"])]
 
 
-def _model(name: str, nodes, inputs, output, initializers) -> bytes:
-    graph = helper.make_graph(nodes, name, inputs, [output], initializers)
+def _model(name: str, nodes, inputs, outputs, initializers) -> bytes:
+    graph = helper.make_graph(nodes, name, inputs, outputs, initializers)
     model = helper.make_model(graph, producer_name="edgepos", ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
     onnx.checker.check_model(model)
     return model.SerializeToString(deterministic=True)

@@ -25,7 +25,8 @@ class Hybrid(Spec):
     embedding: what is added to the token or patch embeddings (Learned, Sinusoidal, Sinusoidal2D, NoPosition). layers: what each
     layer's attention does (a rotary encoding, Alibi, T5Bias, RelativeBias, NoPosition), layer by layer. Learned
     positions modulo N with RoPE is `Hybrid(Learned(N, modulo=N), (Rope(64),) * layers)`; RoPE in three layers of four is
-    `Hybrid(NoPosition(), (rope, rope, rope, NoPosition()) * n)`. Raises FormatError naming the field.
+    `Hybrid(NoPosition(), (rope, rope, rope, NoPosition()) * n)`. A learned bias with `layers` = n is in n layers, which take its tables in
+    their order. Raises FormatError naming the field.
     """
 
     embedding: Spec
@@ -39,6 +40,10 @@ class Hybrid(Spec):
             raise FormatError(f"layers is {self.layers!r}; allowed is a list with one spec per layer")
         layers = tuple(_checked(f"layers[{i}]", layer, IN_LAYERS) for i, layer in enumerate(self.layers))
         object.__setattr__(self, "layers", layers)
+        for layer, places in self.kinds().items():
+            tables = getattr(layer, "layers", None)
+            if tables not in (None, len(places)):
+                raise FormatError(f"layers has {len(places)} of {layer.encoding} with {tables} tables; allowed is a table for each, or one for all")
 
     def kinds(self) -> dict[Spec, tuple[int, ...]]:
         """Each different spec of the layers with the layers that use it: layers of one kind share one table."""
@@ -46,6 +51,23 @@ class Hybrid(Spec):
         for i, layer in enumerate(self.layers):
             result[layer] = (*result.get(layer, ()), i)
         return result
+
+
+def parts_of(spec: Spec | dict[str, Spec]) -> dict[str, Spec] | None:
+    """Name → spec of what a Hybrid or a dict consists of, without NoPosition; None for a plain spec.
+
+    Parts of a hybrid have their encoding as name, with a number where two have the same: rope, rope_2.
+    """
+    if isinstance(spec, dict):
+        return {name: part for name, part in spec.items() if not isinstance(part, NoPosition)}
+    if not isinstance(spec, Hybrid):
+        return None
+    result: dict[str, Spec] = {}
+    for part in dict.fromkeys((spec.embedding, *spec.kinds())):
+        if not isinstance(part, NoPosition):
+            same = sum(other.encoding == part.encoding for other in result.values())
+            result[f"{part.encoding}_{same + 1}" if same else part.encoding] = part
+    return result
 
 
 def _checked(name: str, value, allowed: tuple[type, ...]) -> Spec:

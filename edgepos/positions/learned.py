@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import ContextError, FormatError, UnsupportedError
 from ..fixedpoint import mantissa_shift
 from .angles import EXACT_PREC
+from .base import Plan
 from .spec import POSITION_LIMIT, Spec, check_choice, check_count, check_positions
 
 MAX_ROWS = 2**24
@@ -109,11 +110,12 @@ def check_table(table, spec: Learned) -> np.ndarray:
     return table
 
 
-class LearnedPlan:
+class LearnedPlan(Plan):
     """A learned table as int16 or int8 with a factor m·2^−h per row, or one for all rows (`per` "row" or "tensor").
 
     Attributes: spec; bits; per; table int16 or int8 [count, dim]; factors int32 [count or 1, 2] (m, h); bytes; row_errors:
-    largest error of each row, float64 [count]; bound: the largest of them. Errors are exact, found over every entry.
+    largest error of each row, float64 [count]; bound: the largest of them. Errors are exact, found over every entry: 16 bits times a
+    mantissa of 31 have a place in float64.
     """
 
     method = "table"
@@ -140,6 +142,24 @@ class LearnedPlan:
     def bound(self) -> float:
         return float(self.row_errors.max())
 
+    @property
+    def mean_error(self) -> float:
+        """The average of row_errors."""
+        return float(self.row_errors.mean())
+
+    @property
+    def scale(self) -> np.ndarray:
+        """Value of one unit of each row, float64 [count or 1]."""
+        return np.ldexp(self.factors[:, 0].astype(np.float64), -self.factors[:, 1])
+
+    @property
+    def operations(self) -> int:
+        """Integer operations per token: a read and two for the factor, per component."""
+        return 3 * self.table.shape[1]
+
+    def describe(self) -> str:
+        return f"table with {self.bits} bits, a factor per {self.per}, {self.bytes} bytes, error {self.bound:.4g} in the table's units"
+
     def values(self, rows) -> np.ndarray:
         """The integers' values at rows, float64 [..., dim]."""
         factors = np.broadcast_to(self.factors, (self.spec.count, 2))[rows]
@@ -152,6 +172,8 @@ class LearnedPlan:
             "method": self.method,
             "bits": self.bits,
             "per": self.per,
+            "positions": self.spec.context,
+            "padding_row": None if self.spec.pad_id is None else self.spec.offset - 1,
             "row_errors": self.row_errors.tolist(),
             "bound": self.bound,
         }

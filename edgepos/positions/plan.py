@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import FormatError, UnsupportedError
 from ..fixedpoint import mantissa_shift, rope_phase, rope_rotate, sincos_q15
 from .angles import EXACT_PREC
+from .base import Plan
 from .exact import rounded_cos_sin
 from .phase_proof import FULL_SCALE, bound_of, phase_terms, runtime_interpolation
 from .rope import Rotation
@@ -31,7 +32,7 @@ def check_bytes(size: int, context: int) -> int:
     return size
 
 
-class RotationPlan:
+class RotationPlan(Plan):
     """Base of the RoPE plans.
 
     Attributes: spec; method; bits; context: positions are 0 … context − 1; seq_len: the session length a length-dependent
@@ -49,7 +50,6 @@ class RotationPlan:
     bound: float
     bytes: int
     operations: int
-    why: str = ""  # set by choose.plan
 
     @property
     def scale(self) -> float:
@@ -106,6 +106,9 @@ class RotationPlan:
         """Proven largest relative change of a pair's length by the integer cos and sin alone, before rounding: √2·bound·scale."""
         return float(np.nextafter(np.sqrt(2.0) * self.bound / self.full_scale, np.inf))
 
+    def describe(self) -> str:
+        return f"{self.method} with {self.bits} bits, {self.bytes} bytes, error {self.bound:.4g} of 1/{self.full_scale}"
+
     def certificate(self) -> dict:
         """The proof's terms as data: bound = the sum of `terms`, in units of 1/full_scale."""
         return {
@@ -146,8 +149,8 @@ class PhasePlan(RotationPlan):
 
     @property
     def bytes(self) -> int:
-        """Increments and the quarter wave (which all models share)."""
-        return 8 * self.spec.pairs + 4 * 257
+        """Increments and the quarter wave (which all models share); nothing where nothing is rotated."""
+        return 8 * self.spec.pairs + 4 * 257 if self.spec.pairs else 0
 
     def terms(self) -> dict[str, float]:
         return phase_terms(self.context - 1)

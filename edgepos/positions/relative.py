@@ -18,6 +18,11 @@ from .spec import Spec, check_count, check_flag
 
 MAX_BUCKETS = 512
 MAX_AXES = 3
+MAX_LAYERS = 4096
+
+
+def _check_layers(layers) -> int | None:
+    return None if layers is None else check_count("layers", layers, 1, MAX_LAYERS)
 
 
 def check_whole(name: str, values) -> np.ndarray:
@@ -36,13 +41,15 @@ class T5Bias(Spec):
     """T5's relative bias: one learned number per bucket and head.
 
     num_buckets; max_distance: from here on all distances share the last bucket; bidirectional: half of the buckets for
-    keys after the query (encoder), else all for keys before it (decoder). Source: Raffel et al., arXiv 1910.10683, section
-    2.1, and its code: distances below half of a side's buckets have their own, the others floor(log) ones.
+    keys after the query (encoder), else all for keys before it (decoder). layers: None when all layers share one table (T5), else
+    how many layers have a table each (UMT5). Source: Raffel et al., arXiv 1910.10683, section 2.1, and its code: distances below
+    half of a side's buckets have their own, the others floor(log) ones.
     """
 
     num_buckets: int = 32
     max_distance: int = 128
     bidirectional: bool = True
+    layers: int | None = None
 
     encoding: ClassVar[str] = "t5"
 
@@ -52,6 +59,7 @@ class T5Bias(Spec):
         object.__setattr__(self, "num_buckets", check_count("num_buckets", self.num_buckets, least, MAX_BUCKETS))
         least = self.exact_buckets + 1
         object.__setattr__(self, "max_distance", check_count("max_distance", self.max_distance, least, 2**31 - 1))
+        object.__setattr__(self, "layers", _check_layers(self.layers))
 
     @property
     def side_buckets(self) -> int:
@@ -109,12 +117,14 @@ class RelativeBias(Spec):
 
     extents: the largest difference of each coordinate; a coordinate has 2·extent + 1 values, combined row-major. (w,) is
     Shaw et al. (arXiv 1803.02155) clipped at w; (h − 1, w − 1) is a Swin window (arXiv 2103.14030) of h × w. clip False refuses
-    larger differences instead. query_minus_key: the sign of the difference (Swin True, Shaw False).
+    larger differences instead. query_minus_key: the sign of the difference (Swin True, Shaw False). layers: None when all layers share
+    one table, else how many layers have a table each.
     """
 
     extents: tuple[int, ...]
     clip: bool = True
     query_minus_key: bool = False
+    layers: int | None = None
 
     encoding: ClassVar[str] = "relative"
 
@@ -125,6 +135,7 @@ class RelativeBias(Spec):
         object.__setattr__(self, "extents", extents)
         check_flag("clip", self.clip)
         check_flag("query_minus_key", self.query_minus_key)
+        object.__setattr__(self, "layers", _check_layers(self.layers))
 
     @property
     def rows(self) -> int:

@@ -14,7 +14,7 @@ from typing import ClassVar
 import mpmath
 
 from ..errors import FormatError, UnsupportedError
-from .spec import build, check_count, check_flag, check_positive
+from .spec import build, check_count, check_flag, check_positive, check_row
 
 
 def plain_inv_freq(theta: mpmath.mpf, rotary_dim: int) -> list[mpmath.mpf]:
@@ -236,7 +236,7 @@ class LongRope(Scaling):
 
     def __post_init__(self):
         for name in ("short_factor", "long_factor"):
-            object.__setattr__(self, name, _check_row(name, getattr(self, name)))
+            object.__setattr__(self, name, check_row(name, getattr(self, name)))
         self._keep_positive("factor")
         if self.attention_factor is not None:
             self._keep_positive("attention_factor")
@@ -292,7 +292,7 @@ class Factors(Scaling):
     rope_type: ClassVar[str] = "factors"
 
     def __post_init__(self):
-        object.__setattr__(self, "factors", _check_row("factors", self.factors))
+        object.__setattr__(self, "factors", check_row("factors", self.factors))
 
     def check(self, theta, rotary_dim):
         _check_length("factors", self.factors, rotary_dim)
@@ -310,7 +310,7 @@ class Custom(Scaling):
     rope_type: ClassVar[str] = "custom"
 
     def __post_init__(self):
-        object.__setattr__(self, "inv_freq", _check_row("inv_freq", self.inv_freq, zero=True))
+        object.__setattr__(self, "inv_freq", check_row("inv_freq", self.inv_freq, zero=True))
 
     def check(self, theta, rotary_dim):
         _check_length("inv_freq", self.inv_freq, rotary_dim)
@@ -364,12 +364,6 @@ def _stretch(amount: mpmath.mpf, rotary_dim: int) -> mpmath.mpf:
 def _check_stretchable(kind: str, rotary_dim: int) -> None:
     if rotary_dim == 2:
         raise FormatError(f"rotary_dim is 2; rope_type {kind!r} allows 4 and more (its exponent divides by rotary_dim − 2)")
-
-
-def _check_row(name: str, row, zero: bool = False) -> tuple[float, ...]:
-    if not isinstance(row, (list, tuple)):
-        raise FormatError(f"{name} is {row!r}; allowed is a list of numbers, one per pair")
-    return tuple(0.0 if zero and f == 0 else check_positive(f"{name}[{j}]", f) for j, f in enumerate(row))
 
 
 def _check_length(name: str, row: tuple[float, ...], rotary_dim: int) -> None:

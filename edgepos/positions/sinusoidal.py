@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import ContextError, FormatError
 from .angles import Angles
+from .base import Plan
 from .plan import PhasePlan, TablePlan
 from .spec import POSITION_LIMIT, Spec, build, check_choice, check_count, check_flag, check_positions, check_positive
 
@@ -118,22 +119,23 @@ class Sinusoidal2D(Spec):
         return np.concatenate(halves if self.row_first else halves[::-1], axis=-1)
 
 
-class SinusoidalPlan:
+class SinusoidalPlan(Plan):
     """The integers of a sinusoidal encoding, by a table (int16, int8) or by phases (int16).
 
-    Attributes: spec; inner: the TablePlan or PhasePlan of its angles; bound: proven error in units of 1/full_scale (times the
-    spec's scale); scale: value of one unit; bytes.
+    Attributes: spec; part: the spec of one coordinate (of a Sinusoidal, itself); inner: the TablePlan or PhasePlan of its angles, which both
+    coordinates of an image share; bound: proven error in units of 1/full_scale (times the spec's scale); scale: value of one unit; bytes.
     """
 
-    def __init__(self, spec: Sinusoidal, context: int, bits: int = 16, method: str = "table"):
-        """context: positions 0 … context − 1. Raises as TablePlan and PhasePlan do."""
+    def __init__(self, spec: Sinusoidal | Sinusoidal2D, context: int, bits: int = 16, method: str = "table"):
+        """context: positions 0 … context − 1, of each coordinate. Raises as TablePlan and PhasePlan do."""
+        self.part = part = spec.part if isinstance(spec, Sinusoidal2D) else spec
         check_choice("method", method, ("table", "phase"))
-        check_count("context", context, 1, POSITION_LIMIT - spec.start)
+        check_count("context", context, 1, POSITION_LIMIT - part.start)
         if method == "phase" and bits != 16:
             raise FormatError(f"bits is {bits!r}; the phase method has 16")
-        reach = context + spec.start
+        reach = context + part.start
         self.spec, self.context = spec, context
-        self.inner = TablePlan(spec, reach, bits) if method == "table" else PhasePlan(spec, reach)
+        self.inner = TablePlan(part, reach, bits) if method == "table" else PhasePlan(part, reach)
         self.method, self.bits, self.full_scale = method, bits, self.inner.full_scale
 
     @property
@@ -148,12 +150,25 @@ class SinusoidalPlan:
     @property
     def scale(self) -> float:
         """Value of one unit: the spec's scale / full_scale."""
-        return self.spec.scale / self.full_scale
+        return self.part.scale / self.full_scale
+
+    @property
+    def operations(self) -> int:
+        """Integer operations per token: cos and sin of each pair, and two for the scale of each component."""
+        pairs = self.spec.dim // 2
+        return (self.inner.operations - 3) * pairs + 2 * self.spec.dim
+
+    def rows(self, positions) -> np.ndarray:
+        """The rows of one coordinate at positions [n], integers [n, part.dim]."""
+        p = check_positions(positions, self.context)
+        return self.part.arrange(*self.inner.cos_sin(p + self.part.start))
 
     def table(self, positions) -> np.ndarray:
-        """The rows of positions [n], integers [n, dim]."""
-        p = check_positions(positions, self.context)
-        return self.spec.arrange(*self.inner.cos_sin(p + self.spec.start))
+        """The rows of positions [n] ([n, 2] of an image), integers [n, dim]."""
+        return self.spec.join(self.rows, positions) if isinstance(self.spec, Sinusoidal2D) else self.rows(positions)
+
+    def describe(self) -> str:
+        return self.inner.describe()
 
     def certificate(self) -> dict:
         """The proof's terms as data."""

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import FormatError
-from .emit import INDEX, check_parts_index, parts_of, stored_weights
+from .emit import INDEX, check_parts_index, stored_weights
 from .families import from_config
 from .gguf_config import from_gguf
+from .hybrid import parts_of
 from .learned import Learned
 from .relative import RelativeBias, T5Bias
 from .spec import Spec

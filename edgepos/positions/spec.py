@@ -24,12 +24,31 @@ def check_count(name: str, value, least: int, most: int) -> int:
     return int(value)
 
 
+def is_number(value) -> bool:
+    """Whether `value` is a real number, and no bool."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
 def check_positive(name: str, value) -> float:
     """`value` as a finite float64 above zero. Raises FormatError naming `name`."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
+    try:
+        number = float(value) if is_number(value) else math.nan
+    except OverflowError:  # a whole number beyond float64
+        number = math.inf
+    if not math.isfinite(number) or number <= 0:
         raise FormatError(f"{name} is {value!r}; allowed is a finite number above 0")
-    return float(value)
+    return number
+
+
+def check_row(name: str, row, zero: bool = False) -> tuple[float, ...]:
+    """A list, tuple or one-dimensional array of finite numbers above zero (`zero`: or zero), as float64. Raises FormatError naming
+    the entry."""
+    if isinstance(row, np.ndarray) and row.ndim == 1:
+        row = row.tolist()
+    if not isinstance(row, (list, tuple)):
+        found = f"an array of shape {row.shape}" if isinstance(row, np.ndarray) else repr(row)
+        raise FormatError(f"{name} is {found}; allowed is a list of numbers")
+    return tuple(0.0 if zero and is_number(v) and v == 0 else check_positive(f"{name}[{j}]", v) for j, v in enumerate(row))
 
 
 def check_choice(name: str, value, allowed: tuple[str, ...]) -> str:
