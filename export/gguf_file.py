@@ -15,6 +15,7 @@ import numpy as np
 
 from edgepos.errors import FormatError, UnsupportedError
 
+from .mapped_file import map_bytes
 from .quantized_rows import BLOCKS, FLOATS, QuantizedRows
 from .shorten import shorten
 
@@ -48,8 +49,7 @@ def open_gguf(path: Path) -> GgufFile:
     tensor type that is not known.
     """
     try:
-        size = path.stat().st_size
-        data = np.memmap(path, np.uint8, mode="r") if size else np.zeros(0, np.uint8)
+        data = map_bytes(path)
     except OSError as error:
         raise FormatError(f"{path.name}: cannot be read ({error.strerror}) in {path.parent}") from None
     cursor = _Cursor(path.name, data)

@@ -19,6 +19,7 @@ from edgepos.errors import FormatError, UnsupportedError
 from .canonical import CanonicalModel, read_license, readable, sha256_of
 from .config import check_context
 from .families import llama
+from .mapped_file import map_bytes
 from .tensor_set import TensorSet
 from .tokenizer_llama2c import read_tokenizer_bin
 
@@ -151,7 +152,7 @@ def _groups(s: llama.LlamaShape) -> list[tuple[str, tuple[int, ...]]]:
 
 def map_tensors(path: Path, shape: llama.LlamaShape, groups: list[tuple[str, tuple[int, ...]]]) -> TensorSet:
     """The tensors of ``path``, checked by ``read_header``, as float32 views of the mapped file."""
-    mapped = np.memmap(path, dtype="<f4", mode="r", offset=HEADER_BYTES)
+    mapped = map_bytes(path)[HEADER_BYTES:].view("<f4")
     arrays: dict[str, np.ndarray] = {}
     offset = 0
     for name, dims in groups:

@@ -17,6 +17,7 @@ import numpy as np
 from edgepos.errors import FormatError, UnsupportedError
 
 from .json_files import parse_json_object, read_json_object
+from .mapped_file import map_bytes
 from .shorten import shorten
 from .tensor_set import TensorSet
 
@@ -98,7 +99,7 @@ def map_file(path: Path) -> dict[str, np.ndarray]:
     _check_contiguous(path.name, sorted(spans, key=lambda s: (s[0], s[1])), size - start)
     if not spans:
         return {}
-    mapped = np.memmap(path, dtype=np.uint8, mode="r")
+    mapped = map_bytes(path)
     return {
         name: mapped[start + begin : start + end].view(DTYPES[header[name]["dtype"]]).reshape(header[name]["shape"])
         for begin, end, name in spans

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
+import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +14,7 @@ import pytest
 from hf_models import edit_json, make_bloom, make_llama, random_ids, torch, torch_logits
 
 from edgepos.export import load
+from edgepos.export.mapped_file import map_bytes, release_pages
 from edgepos.float_session import reference
 
 LLAMAS = {
@@ -143,7 +147,25 @@ def test_float32_weights_stay_mapped(tmp_path):
     make_llama(tmp_path)
     values = load(tmp_path).model.graph.initializers
     array = values["model.layers.0.mlp.up_proj.weight"].const_value.numpy()
-    assert isinstance(array, np.memmap) or isinstance(array.base, np.memmap)
+    while isinstance(array, np.ndarray):
+        array = array.base
+    assert isinstance(memoryview(array).obj, mmap.mmap)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what is resident")
+def test_pages_of_mapped_files_are_given_back(tmp_path):
+    size = 64 << 20
+    (tmp_path / "f").write_bytes(bytes(range(256)) * (size // 256))
+    view = map_bytes(tmp_path / "f")
+
+    def resident() -> int:
+        return int(re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+    total = int(view.sum())
+    held = resident()
+    release_pages()
+    assert held - resident() > 0.9 * size
+    assert int(view.sum()) == total == 255 * 128 * (size // 256)
 
 
 def test_what_else_a_canonical_model_knows(tmp_path):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..export.mapped_file import release_pages
 from ..export.quantized_rows import LazyRows
 from ..program import HALF, INTERLEAVED, KV, NONE, PARAMETERS, POSITIONS, Header, Op, Operation, Program, Value
 from . import activations, constants
@@ -79,6 +80,7 @@ class Assembly:
         key = ("matrix", name)
         if key not in self._shared:
             q = self._quantize(name)
+            release_pages()
             tensors = (
                 self.add_tensor(name, q.w),
                 NONE if q.g is None else self.add_tensor(suffixed(name, GROUP_SCALES), q.g),

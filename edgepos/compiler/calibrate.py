@@ -99,6 +99,8 @@ class _Run:
         for value in op.ins:
             if self.last_use[value] == self.at and value != NONE:
                 del self.values[value]
+        if op.out != NONE and op.out not in self.last_use:
+            del self.values[op.out]
         self.at += 1
 
     def _search(self, piece: Piece) -> np.ndarray:
@@ -125,9 +127,11 @@ class _Run:
                 f = min(f + STEP, cap)
             else:
                 break
+            del y  # logits are large
         final = max(F_MIN, f + largest_f(float(largest), cap - f)) if largest else min(F_ZERO, cap)
         while final != f:
             f = final
+            del y
             y = self._execute(piece, f)
             # Rounding may have carried the largest value over the limit.
             final -= self._magnitude(piece, y) > 1 << (31 - HEADROOM) and f > F_MIN
@@ -144,7 +148,7 @@ class _Run:
         """Largest |raw| of an output; of an embedding, over the whole vocabulary."""
         if piece.op.code == Op.EMBED:
             return _largest_embedding(self.assembly, piece)
-        return int(np.abs(y).max())
+        return max(int(y.max()), -int(y.min()))
 
 
 def _largest_embedding(assembly: Assembly, piece: Piece) -> int:
