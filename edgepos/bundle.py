@@ -11,8 +11,11 @@ import numpy as np
 
 from . import program as programs
 from .bundle_json import check_manifest, check_report
+from .chat.jinja import ChatTemplate
+from .chat.session import Chat
+from .chat.template import BundleTemplate
 from .errors import EdgePosError, FormatError
-from .export.json_files import read_json_object
+from .export.json_files import parse_json_object, read_json_object
 from .file_hash import sha256_of
 from .golden_session import GoldenSession
 from .program import Program
@@ -46,14 +49,19 @@ class Bundle:
     # ---- what is in it
 
     @cached_property
+    def _reader(self) -> gguf.GGUFReader:
+        """Names and keys, which the runtime does not read."""
+        try:
+            return gguf.GGUFReader(self.model_path)
+        except (ValueError, KeyError, IndexError, OverflowError) as error:
+            raise FormatError(f"{self.model_path}: names that cannot be read ({str(error).splitlines()[0]}); export the bundle again") from None
+
+    @cached_property
     def program(self) -> Program:
         """The integer program with its tensors, memory-mapped."""
-        try:
-            reader = gguf.GGUFReader(self.model_path)
-            names = [tensor.name for tensor in reader.tensors]
-        except (ValueError, KeyError, IndexError, OverflowError) as error:  # names and keys, which the runtime does not read
-            raise FormatError(f"{self.model_path}: names that cannot be read ({str(error).splitlines()[0]}); export the bundle again") from None
-        arrays = [tensor.data.reshape(tuple(int(n) for n in reversed(tensor.shape))) for tensor in reader.tensors]
+        tensors = self._reader.tensors
+        names = [tensor.name for tensor in tensors]
+        arrays = [tensor.data.reshape(tuple(int(n) for n in reversed(tensor.shape))) for tensor in tensors]
         return programs.decode(arrays[0], names, [None, *arrays[1:]], self.manifest.get("operators"))
 
     @property
@@ -81,6 +89,36 @@ class Bundle:
         """The tokenizer the boards use. Raises EdgePosError when the bundle has none."""
         return Tokenizer(self.image)
 
+    @cached_property
+    def chat_template(self) -> BundleTemplate:
+        """Turns messages into token ids, as the model was trained to read them. Raises EdgePosError when the model has no template."""
+        return BundleTemplate(self.image, self.tokenizer, self._jinja(), self._control_texts)
+
+    def _jinja(self) -> ChatTemplate | None:
+        """The source's template, in the keys of the image."""
+        keys = {name: self._reader.get_field(name) for name in ("tokenizer.chat_template", "edgepos.chat_variables")}
+        if keys["tokenizer.chat_template"] is None:
+            return None
+        origin = f"{self.model_path}: tokenizer.chat_template"
+        try:
+            source, variables = (field.contents() if field else "{}" for field in keys.values())
+            variables = parse_json_object(str(variables).encode("utf-8"), f"{self.model_path}: edgepos.chat_variables")
+        except UnicodeDecodeError:
+            raise FormatError(f"{origin}: not UTF-8; export the bundle again") from None
+        if not isinstance(source, str) or not all(isinstance(value, str) for value in variables.values()):
+            raise FormatError(f"{origin}: a text, and texts for its names, are needed; export the bundle again")
+        return ChatTemplate(source, variables, origin)
+
+    def _control_texts(self) -> list[str]:
+        """The texts of the added tokens that print nothing or end a text."""
+        program, header = self.program, self.program.header
+        if header.added < 0:
+            return []
+        offsets, data, types = (program.arrays[i] for i in (header.token_offsets, header.token_bytes, header.token_types))
+        ids = (program.arrays[header.added] & 0xFFFFFF).tolist()
+        texts = (data[offsets[i] : offsets[i + 1]].tobytes() for i in ids if types[i] == 1 or i in self.tokenizer.eos_ids)
+        return [text.decode("utf-8", "replace") for text in texts]
+
     @property
     def context(self) -> int:
         """The most tokens a session can hold."""
@@ -102,6 +140,17 @@ class Bundle:
         session = self._new_session(context, threads, engine)
         session.tokenizer = self.tokenizer if self.image.info.tokenizer else None
         return session
+
+    def chat(
+        self, system: str | None = None, *, context: int | None = None, threads: int = 1, engine: str = "c", seed: int = 0, **rules
+    ) -> Chat:
+        """A conversation by the model's chat template: `for piece in bundle.chat().send("Hello"): …`
+
+        system: a message before all others. rules: max_new_tokens, temperature, top_k, top_p, repetition_penalty, penalty_last,
+        stop, eos, as in `generate`. Raises EdgePosError when the model has no template or a parameter is out of range.
+        """
+        template = self.chat_template
+        return Chat(self.session(context, threads, engine), template, system, seed, **rules)
 
     def _new_session(self, context, threads, engine):
         threads = whole_number("threads", threads, 1, MAX_THREADS)

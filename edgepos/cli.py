@@ -54,6 +54,7 @@ def export(
     context: Annotated[Optional[int], typer.Option(help="Most tokens of a session; default: the model's.")] = None,
     calibration: Annotated[Optional[Path], typer.Option(help="A text file to choose the fixed points on; default: EdgePos's own.")] = None,
     no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Leave the tokenizer out: the bundle works on token ids.")] = False,
+    no_chat_template: Annotated[bool, typer.Option("--no-chat-template", help="Leave the chat template out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
 ) -> None:
     """Compile a model to a bundle."""
@@ -68,7 +69,8 @@ def export(
 
         bundle = export_bundle(
             source, output, weights=weights.value if weights else None, kv=kv.value, context=context, calibration=calibration,
-            tokenizer=None if no_tokenizer else "source", force=force, progress=step,
+            tokenizer=None if no_tokenizer else "source", chat_template=None if no_chat_template else "source",
+            force=force, progress=step,
         )  # fmt: skip
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     out.print(f"{output}: {size / 1e6:.2f} MB in {time.monotonic() - started:.1f} s, digest {bundle.program.header.digest:016x}")

@@ -19,6 +19,7 @@ def export_bundle(
     context: int | None = None,
     calibration=None,
     tokenizer: str | None = "source",
+    chat_template: str | None = "source",
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Bundle:
@@ -31,6 +32,7 @@ def export_bundle(
     context:     most tokens of a session; default the model's
     calibration: text, path or token ids to choose the fixed points on; default EdgePos's own text
     tokenizer:   "source", or None for a bundle that works on token ids only
+    chat_template: "source", or None to leave the model's chat template out
     force:       replace an existing bundle
     progress:    called with (what, done, total)
 
@@ -38,6 +40,6 @@ def export_bundle(
     """
     path = compiler.export_bundle(
         source, out, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, tokenizer=tokenizer,
-        force=force, progress=progress,
+        chat_template=chat_template, force=force, progress=progress,
     )  # fmt: skip
     return Bundle(path)

@@ -16,6 +16,7 @@ MAGIC = 0x52505045
 LAYOUT = 1
 FORMAT = 1  # of a bundle: docs/bundle.md
 HEADER_WORDS, TENSOR_WORDS, VALUE_WORDS, KV_WORDS, OP_WORDS = 64, 8, 4, 4, 16
+CHAT_WORD = 40  # of the header
 ALIGN = 64
 GROUP = 32
 NONE = -1
@@ -138,6 +139,9 @@ class Header:
     normal_compose: int = 0
     word_chars: int = 0
     output: int = LOGITS
+    chat_texts: int = 0
+    chat_joins: int = 0
+    chat_flags: int = 0
 
 
 @dataclass
@@ -181,6 +185,7 @@ class Program:
             h.normalizer, h.normal_map, h.normal_strings, h.normal_classes, h.normal_compose, h.word_chars, h.output,
         ]  # fmt: skip
         words = header + [0] * (HEADER_WORDS - len(header))
+        words[CHAT_WORD : CHAT_WORD + 3] = h.chat_texts, h.chat_joins, h.chat_flags
         for array, offset in zip(self.arrays, self.offsets()):
             rows, cols, kind = 1, self.n_words(), GGUF_I32
             if array is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from edgepos import file_hash
+from edgepos.chat.jinja import ChatTemplate
 
 from .json_files import read_bytes, read_json_object
 from .quantized_rows import LazyRows
@@ -31,6 +32,7 @@ class CanonicalModel:
     bos_id:        token that starts a text, or None
     grids:         matrices whose source holds integers: initializer name -> those rows (their floats are the graph's)
     tokenizer_problem: why there is no tokenizer, where it is None
+    chat:          the model's chat template, or None
     """
 
     model: ir.Model
@@ -44,6 +46,7 @@ class CanonicalModel:
     bos_id: int | None
     grids: Mapping[str, LazyRows] = field(default_factory=dict)
     tokenizer_problem: str | None = None
+    chat: ChatTemplate | None = None
 
 
 def readable(name: str) -> str:

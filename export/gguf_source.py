@@ -17,6 +17,7 @@ from edgepos.errors import EdgePosError, FormatError, UnsupportedError
 from edgepos.positions import Learned, Rope, from_gguf
 
 from .canonical import CanonicalModel, readable, sha256_of
+from .chat_template import gguf_template
 from .config import Config, check_context
 from .families import layernorm_decoder, llama
 from .families.layernorm_decoder import DecoderNames, DecoderShape
@@ -112,6 +113,7 @@ def load_gguf(path: Path, *, context: int | None = None) -> CanonicalModel:
         bos_id=bos[0] if bos else None,
         grids={key: array for key, array in arrays.items() if key in model.graph.initializers and has_grid(array)},
         tokenizer_problem=problem,
+        chat=gguf_template(file.name, file.metadata),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from edgepos.errors import FormatError, UnsupportedError
 
 from .canonical import CanonicalModel, read_license, readable, sha256_of
+from .chat_template import read_hf_template
 from .config import Config
 from .families import ARCHITECTURES
 from .json_files import read_json_object
@@ -46,16 +47,18 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
     tokenizer = read_tokenizer_json(
         tokenizer_path, vocab_size=vocab_size, bos_id=bos[0] if bos else None, eos_ids=eos_ids
     )
+    chat, chat_files = read_hf_template(folder)
     return CanonicalModel(
         model=model,
         tokenizer=tokenizer,
         name=name,
         context=int(model.metadata_props["edgepos.context"]),
         vocab_size=vocab_size,
-        source_sha256=sha256_of([*read, tokenizer_path]),
+        source_sha256=sha256_of([*read, *chat_files, tokenizer_path]),
         license=read_license(folder),
         eos_ids=eos_ids,
         bos_id=tokenizer.bos_id,
+        chat=chat,
     )
 
 

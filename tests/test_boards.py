@@ -22,6 +22,8 @@ CHOICES = {
     "greedy": {},
     "sampled": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 2**63 + 11},
     "hot": {"temperature": 1.5, "seed": 3},
+    "penalized": {"repetition_penalty": 1.2},
+    "penalized, sampled": {"temperature": 0.7, "repetition_penalty": 1.5, "penalty_last": 8, "seed": 5},
 }
 PROMPT_TOKENS, NEW_TOKENS = 9, 24
 
@@ -49,7 +51,7 @@ def expected(bundle):
             eos = [] if program.header.eos < 0 else program.arrays[program.header.eos].tolist()
             logits, chosen = session.eval_int(ids, logits="last")[0], []
             while True:
-                token = sampling.sample(logits, session.logits_f, sampling.Sampling.of(**how), rng)
+                token = sampling.sample(logits, session.logits_f, sampling.Sampling.of(**how), rng, ids + chosen)
                 if token in eos:
                     break
                 chosen.append(token)

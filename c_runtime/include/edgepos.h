@@ -47,7 +47,9 @@ typedef enum ep_status {
   EP_ERR_BUFFER = 13,   /* the caller's buffer is too small */
   EP_ERR_SELFTEST = 14, /* the digest differs: this target does not compute what the bundle says */
   EP_ERR_TOKENIZER = 15, /* the model carries no tokenizer */
-  EP_ERR_OUTPUT = 16    /* logits of a model that gives an embedding, or the other way round */
+  EP_ERR_OUTPUT = 16,   /* logits of a model that gives an embedding, or the other way round */
+  EP_ERR_CHAT = 17,     /* the model carries no chat form */
+  EP_ERR_ROLE = 18      /* the chat form has no message of this role at this place, or not an empty one */
 } ep_status;
 
 /* A sentence for a status; never NULL. */
@@ -72,6 +74,7 @@ typedef struct ep_info {
   int32_t n_eos;
   const int32_t *eos;
   int32_t tokenizer;        /* 0 none, 1 byte-level BPE, 2 SentencePiece BPE, 3 WordPiece, 4 Unigram */
+  int32_t chat;             /* 1: it has a chat form, ep_chat_render */
   int32_t n_selftest;
   const int32_t *selftest;  /* token ids of the self-test */
   uint64_t digest;          /* and the digest they must give */
@@ -169,6 +172,13 @@ typedef struct ep_sampling {
 ep_status ep_sample(const int32_t *logits, int32_t vocab, int32_t f, const ep_sampling *how, ep_rng *rng, uint32_t *scratch,
                     int32_t *token);
 
+/* Make the tokens that have been there less likely, before ep_sample: every different one of the n tokens is penalized once.
+ * penalty: Q16.16, at least 65536 (nothing changes). scratch: (vocab + 31) / 32 uint32. */
+ep_status ep_penalize(int32_t *logits, int32_t vocab, uint32_t penalty, const int32_t *tokens, size_t n, uint32_t *scratch);
+
+/* *bits gets -log2 of the probability that logits [vocab] with f fractional bits give a token, times 2^32. */
+ep_status ep_loss(const int32_t *logits, int32_t vocab, int32_t f, int32_t token, uint64_t *bits);
+
 /* ---- tokenizer ------------------------------------------------------------------------------------------------ */
 
 /* Number of int32 that ep_encode needs as scratch for this text; a quarter of it is room enough for the ids. 0 if the model
@@ -179,6 +189,16 @@ size_t ep_encode_scratch(const ep_model *model, const char *text, size_t bytes);
  * Bytes that are not UTF-8: BPE encodes them as they are, WordPiece and Unigram as U+FFFD. */
 ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int bos, int32_t *ids, size_t max, int32_t *scratch,
                     size_t *n);
+/* A part [start, end) of a text, in bytes. */
+typedef struct ep_span {
+  size_t start, end;
+} ep_span;
+
+/* The same for a text of which some parts are contents of messages: n_contents of them, ascending. Control tokens and EOS are
+ * matched only in what lies between them, and no BOS is added. */
+size_t ep_encode_chat_scratch(const ep_model *model, const char *text, size_t bytes, const ep_span *contents, size_t n_contents);
+ep_status ep_encode_chat(const ep_model *model, const char *text, size_t bytes, const ep_span *contents, size_t n_contents,
+                         int32_t *ids, size_t max, int32_t *scratch, size_t *n);
 /* 1 if the model's tokenizer puts BOS in front of a text, or something behind it. */
 int ep_adds_bos(const ep_model *model);
 /* Bytes of one token (not terminated, maybe no whole code point; empty for control tokens and ids without text).
@@ -186,6 +206,28 @@ int ep_adds_bos(const ep_model *model);
 ep_status ep_token_bytes(const ep_model *model, int32_t previous, int32_t token, const char **bytes, size_t *n);
 /* How many of the n bytes at the end are the start of a code point that is not complete: a streaming printer holds them back. */
 size_t ep_utf8_pending(const char *bytes, size_t n);
+
+/* ---- chat ----------------------------------------------------------------------------------------------------- */
+
+#define EP_SYSTEM 1
+#define EP_USER 2
+#define EP_ASSISTANT 3
+
+typedef struct ep_message {
+  int32_t role; /* EP_SYSTEM, EP_USER or EP_ASSISTANT */
+  const char *text;
+  size_t bytes;
+} ep_message;
+
+/* Write a conversation as the model was trained to read it, up to where its answer begins. *bytes gets the size of the text,
+ * EP_ERR_BUFFER if it is more than max. contents [n] gets where the messages' own texts are, for ep_encode_chat.
+ * *n_good (if not NULL) gets how many messages the form has; EP_ERR_ROLE: not the next one, or no answer there. */
+ep_status ep_chat_render(const ep_model *model, const ep_message *messages, size_t n, char *text, size_t max, size_t *bytes,
+                         ep_span *contents, size_t *n_good);
+
+/* How many bytes of a text that is still growing may be shown: all but a code point that is not complete, and what could be
+ * the beginning of one of the n stop strings. 1 (and *ready stands before it) if the text holds one, else 0. */
+int ep_text_ready(const char *text, size_t bytes, const ep_message *stops, size_t n, size_t *ready);
 
 /* ---- position primitives, usable without a model -------------------------------------------------------------- */
 

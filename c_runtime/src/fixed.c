@@ -41,6 +41,25 @@ int32_t ep_exp2_neg(int64_t r, int32_t W) {
   return (int32_t)ep_rshift_round(e, n + 38 - W);
 }
 
+uint64_t ep_pow2(uint64_t d) {
+  int32_t n = (int32_t)(d >> 32);
+  if (n >= 41) return 0;
+  uint64_t x = (d & 0xffffff) * 744261118 >> 30; /* ln 2, 30 fractional bits */
+  uint64_t y = ((uint64_t)1 << 32) - x + (x * x >> 33);
+  return (uint64_t)ep_rshift_round((int64_t)((uint64_t)EP_EXP2[d >> 24 & 255] * y), n + 23);
+}
+
+uint64_t ep_log2(uint64_t s) {
+  int32_t n = ep_bitlen(s) - 1;
+  uint64_t m = n < 31 ? s << (31 - n) : s >> (n - 31), fraction = 0;
+  for (int bit = 0; bit < 32; bit++) {
+    m = m * m >> 31;
+    fraction = fraction << 1 | m >> 32;
+    m >>= m >> 32;
+  }
+  return ((uint64_t)(uint32_t)n << 32) + fraction;
+}
+
 static int64_t largest(const int32_t *x, int32_t n) {
   int64_t a = 0;
   for (int32_t i = 0; i < n; i++) {

@@ -84,6 +84,11 @@ ep_scale ep_recip(uint64_t d);
 /* 2^(W - r/2^16); at most 2^30. */
 int32_t ep_exp2_neg(int64_t r, int32_t W);
 
+/* 2^(39 - d/2^32), good to 10^-8. */
+uint64_t ep_pow2(uint64_t d);
+/* log2(s) * 2^32 for s > 0. */
+uint64_t ep_log2(uint64_t s);
+
 /* The shift of narrow16 for a = max |x_i| <= 2^31. */
 static inline int32_t ep_narrow16_shift(int64_t a) {
   int32_t s = 0;

@@ -217,6 +217,7 @@ ep_status ep_open(ep_model *model, const void *image, size_t bytes, uint64_t *wh
   if (st == EP_OK) {
     st = ep_check_program(&p, &word);
     if (st == EP_OK) st = ep_check_tokenizer(&p, &word);
+    if (st == EP_OK) st = ep_check_chat(&p, &word);
     at = (uint64_t)(p.data - (const uint8_t *)image) + 4 * word;
   }
   if (st != EP_OK) {

@@ -23,7 +23,8 @@ enum {
   EP_H_VOCAB, EP_H_CONTEXT, EP_H_KV_BITS, EP_H_LOGITS_F, EP_H_SELFTEST, EP_H_DIGEST_LOW, EP_H_DIGEST_HIGH,
   EP_H_TOKENIZER, EP_H_TOKENIZER_FLAGS, EP_H_BOS, EP_H_EOS, EP_H_OFFSETS, EP_H_BYTES, EP_H_TYPES, EP_H_PAIRS,
   EP_H_BYTE_IDS, EP_H_TRIE, EP_H_ADDED, EP_H_PRETOKENIZER, EP_H_KNOWN, EP_H_STARTS, EP_H_UNKNOWN, EP_H_SUFFIX,
-  EP_H_SCORES, EP_H_NORMALIZER, EP_H_MAP, EP_H_STRINGS, EP_H_CLASSES, EP_H_COMPOSE, EP_H_WORD_CHARS, EP_H_OUTPUT, EP_H_RESERVED
+  EP_H_SCORES, EP_H_NORMALIZER, EP_H_MAP, EP_H_STRINGS, EP_H_CLASSES, EP_H_COMPOSE, EP_H_WORD_CHARS, EP_H_OUTPUT, EP_H_RESERVED,
+  EP_H_CHAT_TEXTS = 40, EP_H_CHAT_JOINS, EP_H_CHAT_FLAGS
 };
 enum { EP_HEADER_WORDS = 64, EP_TENSOR_WORDS = 8, EP_VALUE_WORDS = 4, EP_KV_WORDS = 4, EP_OP_WORDS = 16 };
 #define EP_PROGRAM_MAGIC 0x52505045
@@ -104,5 +105,7 @@ ep_status ep_check_ops(ep_program *p, uint64_t *word);
  * in the vocabulary, that offsets and the children of tries ascend, that runs of code points begin at 0, and that strings end
  * inside their tensor. Ranks and scores may be any number. */
 ep_status ep_check_tokenizer(const ep_program *p, uint64_t *word);
+/* The words of the chat form, if there is one: texts lie inside their tensor. After ep_check_tokenizer. */
+ep_status ep_check_chat(const ep_program *p, uint64_t *word);
 
 #endif

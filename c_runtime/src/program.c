@@ -56,7 +56,7 @@ static ep_status check_header(ep_program *p, uint64_t *word) {
   if (h[EP_H_KV_BITS] != 8 && h[EP_H_KV_BITS] != 16) return fault(p, h + EP_H_KV_BITS, EP_ERR_FORMAT, word);
   if (!within(h[EP_H_OUTPUT], 0, 1)) return fault(p, h + EP_H_OUTPUT, EP_ERR_FORMAT, word);
   for (int32_t i = EP_H_RESERVED; i < EP_HEADER_WORDS; i++)
-    if (h[i]) return fault(p, h + i, EP_ERR_FORMAT, word);
+    if (h[i] && (i < EP_H_CHAT_TEXTS || i > EP_H_CHAT_FLAGS)) return fault(p, h + i, EP_ERR_FORMAT, word);
   p->head_start = h[EP_H_HEAD_START];
   p->vocab = h[EP_H_VOCAB];
   p->context = h[EP_H_CONTEXT];
@@ -142,6 +142,7 @@ ep_status ep_model_info(const ep_model *model, ep_info *info) {
     info->n_eos = ep_cols(&p, h[EP_H_EOS]);
     info->eos = ep_i32(&p, h[EP_H_EOS]);
   }
+  info->chat = h[EP_H_CHAT_TEXTS] != 0;
   info->n_selftest = ep_cols(&p, h[EP_H_SELFTEST]);
   info->selftest = ep_i32(&p, h[EP_H_SELFTEST]);
   info->digest = ep_model_digest(&p);

@@ -1,6 +1,6 @@
-/* Choice of the next token: PCG32, temperature, top-k, top-p. */
-#include "edgepos.h"
+/* Choice of the next token: repetition penalty, PCG32, temperature, top-k, top-p. */
 #include "fixed.h"
+#include "internal.h"
 
 uint32_t ep_rng_next(ep_rng *rng) {
   uint64_t old = rng->state;
@@ -84,6 +84,22 @@ static uint32_t last_kept(const choice *c, uint32_t n, uint32_t top_k, uint32_t 
     sum += weight(c, (int32_t)last);
   }
   return last;
+}
+
+ep_status ep_penalize(int32_t *logits, int32_t vocab, uint32_t penalty, const int32_t *tokens, size_t n, uint32_t *scratch) {
+  if (!logits || vocab < 1 || vocab > 1 << 24 || penalty < 65536 || (n && (!tokens || !scratch))) return EP_ERR_ARGUMENT;
+  for (size_t i = 0; i < n; i++)
+    if (tokens[i] < 0 || tokens[i] >= vocab) return EP_ERR_TOKEN;
+  if (n == 0) return EP_OK;
+  memset(scratch, 0, ((size_t)vocab + 31) / 32 * sizeof *scratch); /* one bit per token: each is penalized once */
+  for (size_t i = 0; i < n; i++) {
+    uint32_t t = (uint32_t)tokens[i], bit = (uint32_t)1 << (t & 31);
+    int64_t l = logits[t];
+    if (scratch[t >> 5] & bit) continue;
+    scratch[t >> 5] |= bit;
+    logits[t] = l > 0 ? (int32_t)ep_div_round_half_up(l * 65536, penalty) : ep_sat32(ep_rshift_round(l * (int64_t)penalty, 16));
+  }
+  return EP_OK;
 }
 
 static int32_t greedy(const int32_t *logits, int32_t n) {

@@ -19,6 +19,8 @@ const char *ep_status_text(ep_status st) {
     case EP_ERR_SELFTEST: return "the self-test digest differs: this target does not compute what the bundle says";
     case EP_ERR_TOKENIZER: return "the model carries no tokenizer";
     case EP_ERR_OUTPUT: return "the model gives an embedding and no logits, or logits and no embedding";
+    case EP_ERR_CHAT: return "the model carries no chat form";
+    case EP_ERR_ROLE: return "the model's chat form has no message of this role here, or not an empty one";
   }
   return "unknown status";
 }

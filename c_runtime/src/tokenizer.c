@@ -29,6 +29,8 @@ static ep_status open_tokenizer(ep_tokenizer *t, const ep_model *model) {
   if (t->pairs) t->n_pairs = ep_rows(&p, h[EP_H_PAIRS]);
   t->added = words_of(&p, EP_H_ADDED, -1);
   if (t->added) t->n_added = ep_cols(&p, h[EP_H_ADDED]);
+  t->eos = words_of(&p, EP_H_EOS, -1);
+  if (t->eos) t->n_eos = ep_cols(&p, h[EP_H_EOS]);
   t->starts = words_of(&p, EP_H_STARTS, 0);
   t->scores = words_of(&p, EP_H_SCORES, 0);
   t->map = words_of(&p, EP_H_MAP, 0);
@@ -50,13 +52,17 @@ typedef struct walk {
   size_t bytes, start, end, next; /* text [start, end) lies before the added token `id`, or before the end if id < 0 */
   int32_t id;
   uint32_t first[8];
+  const ep_span *contents; /* where control tokens are text; those from `content` on end behind what was walked */
+  size_t n_contents, content;
 } walk;
 
-static void begin_walk(walk *w, const ep_tokenizer *t, const uint8_t *s, size_t bytes) {
+static void begin_walk(walk *w, const ep_tokenizer *t, const uint8_t *s, size_t bytes, const ep_span *contents, size_t n) {
   memset(w, 0, sizeof *w);
   w->t = t;
   w->s = s;
   w->bytes = bytes;
+  w->contents = contents;
+  w->n_contents = n;
   for (int32_t i = 0; i < t->n_added; i++) {
     size_t size;
     const uint8_t *text = ep_token_text(t, t->added[i] & EP_ADDED_ID, &size);
@@ -64,14 +70,26 @@ static void begin_walk(walk *w, const ep_tokenizer *t, const uint8_t *s, size_t 
   }
 }
 
-/* The longest added token at s with its flags, or -1. */
-static int32_t match_added(const ep_tokenizer *t, const uint8_t *s, size_t n, size_t *length) {
+/* Tokens that no content of a message may hold. */
+static int is_control(const ep_tokenizer *t, int32_t id) {
+  int control = t->types[id] == EP_TYPE_CONTROL;
+  for (int32_t i = 0; i < t->n_eos && !control; i++) control = t->eos[i] == id;
+  return control;
+}
+
+/* The longest added token at byte `at` with its flags, or -1. */
+static int32_t match_added(walk *w, size_t at, size_t *length) {
+  const ep_tokenizer *t = w->t;
+  const uint8_t *s = w->s + at;
+  size_t n = w->bytes - at, room = n; /* room: for control tokens */
   int32_t best = -1;
   *length = 0;
+  while (w->content < w->n_contents && w->contents[w->content].end <= at) w->content++;
+  if (w->content < w->n_contents) room = w->contents[w->content].start > at ? w->contents[w->content].start - at : 0;
   for (int32_t i = 0; i < t->n_added; i++) {
     size_t size, same = 0;
     const uint8_t *text = ep_token_text(t, t->added[i] & EP_ADDED_ID, &size);
-    if (size <= *length || size > n) continue;
+    if (size <= *length || size > n || (size > room && is_control(t, t->added[i] & EP_ADDED_ID))) continue;
     while (same < size && text[same] == s[same]) same++;
     if (same < size) continue;
     best = t->added[i];
@@ -98,7 +116,7 @@ static void next_added(walk *w) {
   for (size_t at = w->start; at < w->bytes; at++) {
     uint8_t byte = w->s[at];
     if (!(w->first[byte >> 5] >> (byte & 31) & 1)) continue;
-    int32_t found = match_added(w->t, w->s + at, w->bytes - at, &length);
+    int32_t found = match_added(w, at, &length);
     if (found < 0) continue;
     w->id = found & EP_ADDED_ID;
     w->end = found & EP_ADDED_LEFT ? trimmed(w->s, w->start, at) : at;
@@ -145,13 +163,24 @@ static void encode_text(const ep_tokenizer *t, const walk *w, int32_t *scratch, 
   else ep_bpe(t, text, n, 0, scratch, out);
 }
 
-size_t ep_encode_scratch(const ep_model *model, const char *text, size_t bytes) {
+static int good_contents(const ep_span *contents, size_t n, size_t bytes) {
+  size_t at = 0;
+  if (n && !contents) return 0;
+  for (size_t i = 0; i < n; i++) {
+    if (contents[i].start < at || contents[i].end < contents[i].start) return 0;
+    at = contents[i].end;
+  }
+  return at <= bytes;
+}
+
+size_t ep_encode_chat_scratch(const ep_model *model, const char *text, size_t bytes, const ep_span *contents, size_t n_contents) {
   ep_tokenizer t;
   walk w;
   size_t total = 0;
   if (open_tokenizer(&t, model) != EP_OK || (bytes && !text) || bytes > INT32_MAX / 64) return 0;
+  if (!good_contents(contents, n_contents, bytes)) return 0;
   int rewritten = rewrites(&t, t.flags & EP_F_SPACE);
-  begin_walk(&w, &t, (const uint8_t *)text, bytes);
+  begin_walk(&w, &t, (const uint8_t *)text, bytes, contents, n_contents);
   while (w.next < bytes) {
     next_added(&w);
     size_t n = w.end - w.start;
@@ -160,17 +189,21 @@ size_t ep_encode_scratch(const ep_model *model, const char *text, size_t bytes) 
   return 4 * (total + 2) + (rewritten ? (total + 3) / 4 : 0);
 }
 
-ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int bos, int32_t *ids, size_t max, int32_t *scratch,
-                    size_t *n) {
+size_t ep_encode_scratch(const ep_model *model, const char *text, size_t bytes) {
+  return ep_encode_chat_scratch(model, text, bytes, NULL, 0);
+}
+
+static ep_status encode(const ep_model *model, const char *text, size_t bytes, const ep_span *contents, size_t n_contents, int bos,
+                        int32_t *ids, size_t max, int32_t *scratch, size_t *n) {
   ep_tokenizer t;
   walk w;
   ep_status st = open_tokenizer(&t, model);
   if (st != EP_OK) return st;
   int suffix = (t.flags & EP_F_SUFFIX) != 0;
   if (!n || (max && !ids) || (bytes && (!text || !scratch)) || bytes > INT32_MAX / 64) return EP_ERR_ARGUMENT;
-  if (bos && t.bos < 0 && !suffix) return EP_ERR_ARGUMENT;
+  if ((bos && t.bos < 0 && !suffix) || !good_contents(contents, n_contents, bytes)) return EP_ERR_ARGUMENT;
   ep_ids out = {ids, max, 0};
-  begin_walk(&w, &t, (const uint8_t *)text, bytes);
+  begin_walk(&w, &t, (const uint8_t *)text, bytes, contents, n_contents);
   if (bos && t.bos >= 0) ep_emit(&out, t.bos);
   while (w.next < bytes) {
     next_added(&w);
@@ -180,6 +213,16 @@ ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int b
   if (bos && suffix) ep_emit(&out, t.suffix);
   *n = out.n;
   return out.n > max ? EP_ERR_BUFFER : EP_OK;
+}
+
+ep_status ep_encode(const ep_model *model, const char *text, size_t bytes, int bos, int32_t *ids, size_t max, int32_t *scratch,
+                    size_t *n) {
+  return encode(model, text, bytes, NULL, 0, bos, ids, max, scratch, n);
+}
+
+ep_status ep_encode_chat(const ep_model *model, const char *text, size_t bytes, const ep_span *contents, size_t n_contents,
+                         int32_t *ids, size_t max, int32_t *scratch, size_t *n) {
+  return encode(model, text, bytes, contents, n_contents, 0, ids, max, scratch, n);
 }
 
 int ep_adds_bos(const ep_model *model) {

@@ -18,8 +18,8 @@ enum { EP_ADDED_LEFT = 1 << 24, EP_ADDED_RIGHT = 1 << 25, EP_ADDED_ID = (1 << 24
 enum { EP_LOW_LINE = 0x2581 }; /* SentencePiece's sign for a space */
 
 typedef struct ep_tokenizer {
-  int32_t kind, flags, bos, unknown, suffix, vocab, pre, n_pairs, n_added, word_chars, normalizer, n_map, n_classes, n_compose;
-  const int32_t *offsets, *pairs, *starts, *byte_ids, *trie, *added, *scores; /* starts, trie: NULL if absent */
+  int32_t kind, flags, bos, unknown, suffix, vocab, pre, n_pairs, n_added, n_eos, word_chars, normalizer, n_map, n_classes, n_compose;
+  const int32_t *offsets, *pairs, *starts, *byte_ids, *trie, *added, *eos, *scores; /* starts, trie: NULL if absent */
   const int32_t *map, *classes, *compose;
   const uint8_t *bytes, *strings;
   const int8_t *types;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -34,6 +35,7 @@ def export_bundle(
     calibration=None,
     choices: dict[str, int] | None = None,
     tokenizer: str | None = option_rules.SOURCE,
+    chat_template: str | None = option_rules.SOURCE,
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
@@ -53,7 +55,7 @@ def export_bundle(
     tell("read", 1, 1)
     compiled = compile_model(
         canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
-        tokenizer=tokenizer, progress=progress,
+        tokenizer=tokenizer, chat_template=chat_template, progress=progress,
     )  # fmt: skip
     temporary = path.parent / f".edgepos-{secrets.token_hex(8)}.tmp"  # a name that fits wherever the bundle's does
     try:
@@ -96,13 +98,16 @@ def _facts(canonical: CanonicalModel, compiled: Compiled) -> gguf_file.Facts:
         "edgepos.family": compiled.source.family,
         "edgepos.positions": compiled.source.positions().encoding,
     }
+    if compiled.chat is not None:
+        texts["tokenizer.chat_template"] = canonical.chat.source
+        texts["edgepos.chat_variables"] = json.dumps(dict(canonical.chat.variables), ensure_ascii=False, sort_keys=True)
     return gguf_file.Facts(
         name=canonical.name,
         license=str((canonical.license or {}).get("license", "")),
         texts=texts,
         tokenizer=GGUF_TOKENIZER[spec.kind] if with_tokenizer else None,
         bos=canonical.bos_id,
-        eos=canonical.eos_ids[0] if canonical.eos_ids else None,
+        eos=compiled.eos[0] if compiled.eos else None,
         add_bos=with_tokenizer and bool(spec.add_bos),
     )
 

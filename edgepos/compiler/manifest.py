@@ -35,10 +35,18 @@ def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files:
         "calibration": {"tokens": len(compiled.calibration), "sha256": ids_sha256(compiled.calibration)},
         "choices": compiled.choices,
         "selftest": {"tokens": compiled.selftest, "digest": f"{header.digest:016x}"},
+        "chat": _chat(compiled),
         "memory": memory,
         "operators": [op.name for op in compiled.program.ops],
         "files": files,
     }
+
+
+def _chat(compiled: Compiled) -> dict[str, Any]:
+    """Who can render the model's conversations: "runtime" (the form in the image), "jinja" (Python alone) or "none"."""
+    if compiled.chat is None:
+        return {"template": "none"}
+    return {"template": "jinja" if compiled.chat.form is None else "runtime"} | ({"left_out": compiled.chat.reason} if compiled.chat.reason else {})
 
 
 def report(canonical: CanonicalModel, compiled: Compiled, memory: dict, tables: list[dict]) -> dict[str, Any]:

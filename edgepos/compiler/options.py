@@ -67,6 +67,12 @@ def check_tokenizer(tokenizer: str | None, canonical: CanonicalModel) -> None:
     raise UnsupportedError(f"tokenizer: {problem}; tokenizer=None (--no-tokenizer) exports a model that works on token ids")
 
 
+def check_chat_template(chat_template: str | None) -> None:
+    """Raises UnsupportedError for anything but the model's template or none."""
+    if chat_template not in (SOURCE, None):
+        raise UnsupportedError(f"option chat_template is {chat_template!r}; allowed: '{SOURCE}' and None")
+
+
 def check_length(options: Options, canonical: CanonicalModel, source: FloatProgram) -> None:
     """Raises UnsupportedError when a rotation made for the source's context would be used with another."""
     spec = next((step.spec for step in source.steps if isinstance(step, Rotate) and step.spec.length_dependent), None)

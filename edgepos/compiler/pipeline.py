@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..chat.form import Derived
 from ..export import CanonicalModel
 from ..program import Program
 from . import options as option_rules
 from .assemble import Assembly
+from .chat_tensors import add_chat, derive_chat, end_of_answer
 from .calibrate import calibrate, replay
 from .match import match
 from .options import SOURCE, Options
@@ -27,7 +29,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Compiled:
-    """A program with what led to it: the float operators, the options, the chosen F's (value name → F) and the tokens used."""
+    """A program with what led to it: the float operators, the options, the chosen F's (value name → F) and the tokens used.
+    eos: the ids that end a text. chat: what was found of the chat template, if there is one."""
 
     program: Program
     source: FloatProgram
@@ -35,6 +38,8 @@ class Compiled:
     choices: dict[str, int]
     selftest: list[int]
     calibration: list[int]
+    eos: tuple[int, ...] = ()
+    chat: Derived | None = None
 
 
 def compile_model(
@@ -47,6 +52,7 @@ def compile_model(
     calibration: str | os.PathLike | Iterable[int] | None = None,
     choices: Mapping[str, int] | None = None,
     tokenizer: str | None = SOURCE,
+    chat_template: str | None = SOURCE,
     progress: Progress | None = None,
 ) -> Compiled:
     """Compile a canonical model into an integer program, keeping what was decided on the way.
@@ -54,7 +60,7 @@ def compile_model(
     weights: "source" keeps the integers of a quantized source (the default for those), "w8g32" (else the default), "w8", or
     "w4g32", which a float source loses accuracy by (a warning says so); activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
     calibration: a text, a path or token ids (default: the project's own text). choices: F of every value, recorded by an
-    earlier compilation, instead of calibrating. tokenizer: "source", or None for a program that knows token ids only. progress(what, done, total) is told how far it is.
+    earlier compilation, instead of calibrating. tokenizer: "source", or None for a program that knows token ids only. chat_template: "source", or None to leave it out. progress(what, done, total) is told how far it is.
     Raises UnsupportedError for a bad option or anything in the graph that is not understood (naming the node),
     FormatError for a contradiction in the source.
     """
@@ -63,6 +69,7 @@ def compile_model(
     if options.weights == "w4g32" and not canonical.grids:
         warnings.warn("weights w4g32 of a float source: plain 4-bit rounding costs accuracy; measure it with `edgepos report`, or use w8g32", stacklevel=2)
     option_rules.check_tokenizer(tokenizer, canonical)
+    option_rules.check_chat_template(chat_template)
     source = match(canonical.model)
     option_rules.check_length(options, canonical, source)
     ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context)
@@ -78,8 +85,17 @@ def compile_model(
 
     program = assembly.program
     program.header.plan_width = plan(program)
+    eos, chat = canonical.eos_ids, None
     if tokenizer is not None:
-        add_tokenizer(program.header, canonical.tokenizer, source.vocab, canonical.eos_ids, canonical.bos_id, assembly.add_tensor)
+        if chat_template is not None and canonical.chat is not None:
+            tell("chat template", 0, 1)
+            chat = derive_chat(canonical.chat)
+            end = end_of_answer(canonical.tokenizer, chat)
+            eos = eos if end is None or end in eos else (*eos, end)
+            tell("chat template", 1, 1)
+        add_tokenizer(program.header, canonical.tokenizer, source.vocab, eos, canonical.bos_id, assembly.add_tensor)
+        if chat is not None:
+            add_chat(program.header, chat, assembly.add_tensor)
     elif canonical.eos_ids:
         program.header.eos = assembly.add_tensor("tokenizer.eos", np.array(canonical.eos_ids, np.int32))
     test = selftest_ids(ids, source.vocab, options.context)
@@ -87,7 +103,7 @@ def compile_model(
     tell("self-test", 0, 1)
     program.header.digest = digest(program, test)
     tell("self-test", 1, 1)
-    return Compiled(program, source, options, chosen, test, ids)
+    return Compiled(program, source, options, chosen, test, ids, eos, chat)
 
 
 def compile(canonical: CanonicalModel, **options) -> Program:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ..errors import ContextError, EdgePosError
 from ..sampling import Rng, Sampling, sample
@@ -10,25 +11,106 @@ from ..session_rules import whole_number, whole_numbers
 from .tokenizer import TextStream, Tokenizer
 
 
+@dataclass(frozen=True)
+class Rules:
+    """How a text goes on and ends: at most `most` tokens, before a token of `eos` or a text of `stops`."""
+
+    how: Sampling = Sampling()
+    most: int = 128
+    stops: tuple[bytes, ...] = ()
+    eos: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Tokenizer,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        penalty_last: int = 0,
+        stop: str | bytes | Iterable[str | bytes] = (),
+        eos: bool | Iterable[int] = True,
+    ) -> Rules:
+        """From what users give. eos: True for the model's ids, False for none, or ids. Raises EdgePosError for anything out of range."""
+        texts = [stop] if isinstance(stop, (str, bytes)) else list(stop)
+        if not all(isinstance(text, (str, bytes)) and text for text in texts):
+            raise EdgePosError(f"stop is {stop!r}; one or more texts that are not empty are needed")
+        stops = tuple(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text for text in texts)
+        ids = (tokenizer.eos_ids if eos else ()) if isinstance(eos, bool) else whole_numbers("eos", list(eos)).tolist()
+        how = Sampling.of(temperature, top_k, top_p, repetition_penalty, penalty_last)
+        return cls(how, whole_number("max_new_tokens", max_new_tokens, 0, 2**31 - 1), stops, frozenset(ids))
+
+
+@dataclass
+class Generation:
+    """A text that is being made. evaluated: the ids in the session's cache. Iterate it for pieces of text, once.
+
+    reason: why it ended: "eos", "stop", "length" (as many tokens as were asked for) or "context" (no room); None before.
+    """
+
+    session: object
+    tokenizer: Tokenizer
+    ids: list[int]
+    rules: Rules
+    rng: Rng
+    evaluated: list[int] = field(default_factory=list)
+    reason: str | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        text = TextStream(self.tokenizer, self.ids[-1], self.rules.stops)
+        ids, reason = self.ids, "length"
+        for _ in range(self.rules.most):
+            token = self._choose(ids)
+            if token in self.rules.eos:
+                reason = "eos"
+                break
+            piece = text.push(token)
+            if piece:
+                yield piece
+            if text.stopped:
+                reason = "stop"
+                break
+            if self.session.context is not None and self.session.length >= self.session.context:
+                reason = "context"
+                break
+            ids = [token]
+        piece = text.end()
+        if piece:
+            yield piece
+        self.reason = reason
+
+    def _choose(self, ids: list[int]) -> int:
+        session, how = self.session, self.rules.how
+        own_choice = hasattr(session, "choose")
+        logits = session.eval_int(ids, logits="none" if own_choice else "last")
+        self.evaluated += ids
+        if own_choice:
+            return session.choose(how, self.rng, self.evaluated)
+        return sample(logits[0], session.logits_f, how, self.rng, self.evaluated)
+
+
 def generate(
     session,
     tokenizer: Tokenizer,
     prompt: str | bytes | Sequence[int],
-    max_new_tokens: int,
+    max_new_tokens: int = 128,
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
-) -> Iterator[str]:
-    """Continue ``prompt`` (text, or ids used as they are) and yield pieces of text, never half a code point.
+    **rules,
+) -> Generation:
+    """Continue ``prompt`` (text, or ids used as they are); yields pieces of text, never half a code point.
 
     session: CSession, GoldenSession or FloatSession. A session that holds tokens already goes on from them, without
-    another BOS. Ends after max_new_tokens, at EOS, or when the context is full; an incomplete code point at the end is
-    left out. Raises EdgePosError for an empty prompt or parameters out of range, ContextError for a prompt that does not
-    fit; both before anything is evaluated.
+    another BOS. rules: the others of Rules.of. Ends after max_new_tokens, at EOS, before a stop string, or when the context is full; an
+    incomplete code point at the end is left out. The penalty counts the tokens of the prompt and of what follows it. Raises
+    EdgePosError for an empty prompt or parameters out of range, ContextError for a prompt that does not fit; both before
+    anything is evaluated.
     """
-    how = Sampling.of(temperature, top_k, top_p)
-    max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 0, 2**31 - 1)
+    checked = Rules.of(tokenizer, max_new_tokens, temperature, top_k, top_p, **rules)
     seed = whole_number("seed", seed, 0, 2**64 - 1)
     used = session.length
     if isinstance(prompt, (str, bytes)):
@@ -42,25 +124,4 @@ def generate(
             f"the prompt has {len(ids)} tokens, the context has room for {session.context - used} more; "
             "shorten it or open a longer session"
         )
-    return _stream(session, tokenizer, ids, max_new_tokens, how, Rng(seed))
-
-
-def _stream(session, tokenizer, ids, max_new_tokens, how, rng) -> Iterator[str]:
-    text = TextStream(tokenizer, ids[-1])
-    for _ in range(max_new_tokens):
-        token = _next_token(session, ids, how, rng)
-        if token in tokenizer.eos_ids:
-            return
-        piece = text.push(token)
-        if piece:
-            yield piece
-        if session.context is not None and session.length >= session.context:
-            return
-        ids = [token]
-
-
-def _next_token(session, ids: list[int], how: Sampling, rng: Rng) -> int:
-    if hasattr(session, "choose"):
-        session.eval_int(ids, logits="none")
-        return session.choose(how, rng)
-    return sample(session.eval_int(ids, logits="last")[0], session.logits_f, how, rng)
+    return Generation(session, tokenizer, ids, checked, Rng(seed))

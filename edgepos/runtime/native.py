@@ -79,6 +79,7 @@ class Info:
     bos: int | None
     eos: tuple[int, ...]
     tokenizer: int  # 0 none, 1 byte-level BPE, 2 SentencePiece BPE, 3 WordPiece, 4 Unigram
+    chat: int  # 1: it has a chat form
     selftest: tuple[int, ...]
     digest: int
     kv_bytes_per_token: int

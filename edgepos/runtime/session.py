@@ -165,27 +165,36 @@ class CSession(Generates, Embeds):
         return token[0]
 
     def sample(
-        self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, rng: Rng | None = None
+        self,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        rng: Rng | None = None,
+        repetition_penalty: float = 1.0,
+        text: Sequence[int] = (),
     ) -> int:
         """Choose a next token by section 4 of docs/arithmetic.md; ``rng`` (default: seed 0) advances.
 
-        Raises EdgePosError for parameters out of range, before the first token and after rewind.
+        text: the ids so far, which the penalty makes less likely. Raises EdgePosError for parameters out of range, before
+        the first token and after rewind.
         """
-        return self.choose(Sampling.of(temperature, top_k, top_p), Rng(0) if rng is None else rng)
+        return self.choose(Sampling.of(temperature, top_k, top_p, repetition_penalty), Rng(0) if rng is None else rng, text)
 
-    def choose(self, how: Sampling, rng: Rng) -> int:
+    def choose(self, how: Sampling, rng: Rng, text: Sequence[int] = ()) -> int:
         """`sample` with integer parameters."""
-        if how.temperature == 0:
+        repeated = int32_array("text", how.penalized(text))
+        if how.temperature == 0 and not len(repeated):
             return self.argmax()
         logits, scratch = np.empty(self.vocab, np.int32), np.empty(self.vocab, np.uint32)
         parameters = ffi.new("ep_sampling *", {"temperature": how.temperature, "top_k": how.top_k, "top_p": how.top_p})
         state, token = ffi.new("ep_rng *", {"state": rng.state}), ffi.new("int32_t *")
         with self._alone():
             check(lib.ep_logits(self._c, int32_pointer(logits)), "logits")
-            status = lib.ep_sample(
-                int32_pointer(logits), self.vocab, self.logits_f, parameters, state,
-                ffi.cast("uint32_t *", ffi.from_buffer(scratch)), token,
-            )  # fmt: skip
+            room = ffi.cast("uint32_t *", ffi.from_buffer(scratch))
+            if len(repeated):
+                status = lib.ep_penalize(int32_pointer(logits), self.vocab, how.penalty, int32_pointer(repeated), len(repeated), room)
+                check(status, "repetition penalty")
+            status = lib.ep_sample(int32_pointer(logits), self.vocab, self.logits_f, parameters, state, room, token)
             check(status, "sampling")
             self._raise_trace_error()
         rng.state = int(state.state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -37,16 +37,28 @@ class Tokenizer:
                 text = text.encode("utf-8", "surrogateescape")  # undecodable arguments of a command line are bytes again
             except UnicodeEncodeError as error:
                 raise EdgePosError(f"text, character {error.start}: a lone surrogate; no UTF-8 can hold it") from None
-        bos = self.adds_bos if bos is None else bool(bos)
+        return self._encode(text, self.adds_bos if bos is None else bool(bos))
+
+    def encode_chat(self, text: bytes, contents: Sequence[tuple[int, int]]) -> list[int]:
+        """Ids of a conversation as UTF-8. contents: the parts [start, end) in bytes, ascending, in which control tokens are text.
+
+        No BOS is added: the text has what the model wants.
+        """
+        return self._encode(text, False, contents)
+
+    def _encode(self, text: bytes, bos: bool, contents: Sequence[tuple[int, int]] = ()) -> list[int]:
         if bos and self.bos_id is None and not self.adds_bos:
             raise EdgePosError("bos=True, but this model has no BOS token; use bos=False")
-        size = lib.ep_encode_scratch(self._image.model, ffi.from_buffer(text), len(text))
+        spans = ffi.new("ep_span[]", [tuple(span) for span in contents])
+        model, data = self._image.model, ffi.from_buffer(text)
+        size = lib.ep_encode_chat_scratch(model, data, len(text), spans, len(spans))
         room = size // 4 + 2
         ids, scratch = np.empty(room, np.int32), np.empty(size, np.int32)
         n = ffi.new("size_t *")
-        status = lib.ep_encode(
-            self._image.model, ffi.from_buffer(text), len(text), bos, int32_pointer(ids), room, int32_pointer(scratch), n
-        )
+        if len(spans):
+            status = lib.ep_encode_chat(model, data, len(text), spans, len(spans), int32_pointer(ids), room, int32_pointer(scratch), n)
+        else:
+            status = lib.ep_encode(model, data, len(text), bos, int32_pointer(ids), room, int32_pointer(scratch), n)
         check(status, f"encoding {len(text)} bytes")
         return ids[: n[0]].tolist()
 
@@ -80,15 +92,31 @@ class Tokenizer:
 
 
 class TextStream:
-    """Tokens to pieces of text that never split a code point: its bytes are held back until it is complete."""
+    """Tokens to pieces of text. A piece never splits a code point, and holds nothing that could begin one of the stop strings."""
 
-    def __init__(self, tokenizer: Tokenizer, previous: int = -1):
+    def __init__(self, tokenizer: Tokenizer, previous: int = -1, stops: Sequence[bytes] = ()):
         self._tokenizer = tokenizer
         self._previous = previous
+        self._stops = stops
+        self._held = b""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.stopped = False  # a stop string was there: the text ends before it
 
     def push(self, token: int) -> str:
         """The text that this token completes, maybe ''."""
-        data = self._tokenizer.token_bytes(self._previous, token)
+        data = self._held + self._tokenizer.token_bytes(self._previous, token)
         self._previous = self._tokenizer._previous(self._previous, token)
-        return self._decoder.decode(data)
+        found = [at for stop in self._stops if (at := data.find(stop)) >= 0]
+        self.stopped = bool(found)
+        ready = min(found) if found else min((len(data) - _overlap(data, stop) for stop in self._stops), default=len(data))
+        self._held = data[ready:]
+        return self._decoder.decode(data[:ready])
+
+    def end(self) -> str:
+        """What is left when no more tokens come, without a code point that is not complete."""
+        return "" if self.stopped else self._decoder.decode(self._held)
+
+
+def _overlap(data: bytes, stop: bytes) -> int:
+    """Bytes at the end of data that are a beginning of stop, the most there are."""
+    return next((n for n in range(min(len(stop) - 1, len(data)), 0, -1) if data.endswith(stop[:n])), 0)

@@ -88,6 +88,8 @@ def generate(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    repetition_penalty: float = 1.0,
+    penalty_last: int = 0,
     seed: int = 0,
     context: int | None = None,
 ) -> list[int]:
@@ -101,7 +103,7 @@ def generate(
         raise EdgePosError("nothing to generate; give at least one prompt id and n >= 1")
     if not 0 <= seed < 1 << 64:
         raise EdgePosError(f"seed {seed} is outside 0 … 2^64-1")
-    job = Job(prompt, int(n), Sampling.of(temperature, top_k, top_p), seed, context)
+    job = Job(prompt, int(n), Sampling.of(temperature, top_k, top_p, repetition_penalty, penalty_last), seed, context)
     return target.generate(_runtime(bundle), bundle.model_path, job)
 
 

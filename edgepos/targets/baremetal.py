@@ -15,8 +15,8 @@ from ..errors import EdgePosError
 from . import build, tools
 from .boards import MAX_PROMPT, RUN_SECONDS, Board, Job, SelfTest
 
-_MAGIC = 0x51425045  # ports/baremetal/request.h
-_HEAD = struct.Struct("<2I3iIi3I")
+_MAGIC = 0x52425045  # ports/baremetal/request.h
+_HEAD = struct.Struct("<2I3iIi4Ii")
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,10 @@ class BareMetalBoard(Board):
 def _pack(model: Path, job: Job | None) -> bytes:
     size = model.stat().st_size
     if job is None:
-        return _HEAD.pack(_MAGIC, size, 0, 0, 0, 0, 0, 0, 0, 0)
+        return _HEAD.pack(_MAGIC, size, *[0] * 10)
     how, seed = job.how, job.seed
     head = _HEAD.pack(
-        _MAGIC, size, job.context or 0, len(job.ids), job.n, how.temperature, how.top_k, how.top_p, seed & 0xFFFFFFFF, seed >> 32
-    )
+        _MAGIC, size, job.context or 0, len(job.ids), job.n, how.temperature, how.top_k, how.top_p, seed & 0xFFFFFFFF, seed >> 32,
+        how.penalty, how.penalty_last,
+    )  # fmt: skip
     return head + struct.pack(f"<{len(job.ids)}i", *job.ids)

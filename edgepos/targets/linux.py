@@ -43,6 +43,8 @@ class LinuxBoard(Board):
     def generate(self, runtime: Path, model: Path, job: Job) -> list[int]:
         arguments = ["--ids", ",".join(map(str, job.ids)), "-n", job.n, "--ids-out", "--seed", job.seed]
         arguments += ["--temperature", _decimal(job.how.temperature), "--top-k", job.how.top_k, "--top-p", _decimal(job.how.top_p)]
+        if job.how.penalty != 65536:
+            arguments += ["--repetition-penalty", _decimal(job.how.penalty), "--penalty-last", job.how.penalty_last]
         if job.context is not None:
             arguments += ["--context", job.context]
         done = self._run(runtime, model, arguments, (0,))

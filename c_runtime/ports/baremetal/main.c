@@ -72,9 +72,13 @@ static int generate(const ep_model *model, const ep_info *info, const request *a
   st = ep_session_init(&session, model, &cfg, arena_start, room);
   if (st != EP_OK) return fail("session", st);
 
-  if (how.temperature && (room - arena) / 8 < vocab) return fail("memory for sampling", EP_ERR_BUFFER);
-  int32_t *logits = (int32_t *)(void *)(arena_start + arena);
-  uint32_t *scratch = (uint32_t *)(void *)(logits + (how.temperature ? vocab : 0));
+  const int choose = how.temperature || ask->penalty > 65536;
+  const size_t most = (size_t)ask->n_prompt + (size_t)ask->n_new;
+  if (choose && ((room - arena) / 4 < 2 * vocab || (room - arena) / 4 - 2 * vocab < most)) return fail("memory for sampling", EP_ERR_BUFFER);
+  int32_t *logits = (int32_t *)(void *)(arena_start + arena), *text = logits + 2 * vocab; /* text: for the penalty */
+  uint32_t *scratch = (uint32_t *)(void *)(logits + vocab);
+  int32_t n = ask->n_prompt;
+  for (int32_t i = 0; choose && i < n; i++) text[i] = ask->ids[i];
   ep_rng rng;
   ep_rng_seed(&rng, (uint64_t)ask->seed_high << 32 | ask->seed_low);
 
@@ -84,12 +88,16 @@ static int generate(const ep_model *model, const ep_info *info, const request *a
   semihosting_put("ids");
   for (int32_t i = 0; i < ask->n_new; i++) {
     int32_t next = 0;
-    st = how.temperature ? ep_logits(session, logits) : ep_argmax(session, &next);
-    if (st == EP_OK && how.temperature) st = ep_sample(logits, info->vocab, info->logits_f, &how, &rng, scratch, &next);
+    int32_t last = ask->penalty_last && ask->penalty_last < n ? ask->penalty_last : n;
+    st = choose ? ep_logits(session, logits) : ep_argmax(session, &next);
+    if (st == EP_OK && ask->penalty > 65536)
+      st = ep_penalize(logits, info->vocab, ask->penalty, text + n - last, (size_t)last, scratch);
+    if (st == EP_OK && choose) st = ep_sample(logits, info->vocab, info->logits_f, &how, &rng, scratch, &next);
     if (st != EP_OK || is_eos(info, next)) break;
     semihosting_put(" ");
     put_number((uint64_t)next, 10, 1);
     if (i + 1 == ask->n_new || ep_length(session) == context) break;
+    if (choose) text[n++] = next;
     st = ep_eval(session, &next, NULL, 1, NULL);
     if (st != EP_OK) break;
   }

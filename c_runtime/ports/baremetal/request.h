@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define REQUEST_MAGIC 0x51425045u /* EPBQ */
+#define REQUEST_MAGIC 0x52425045u /* EPBR */
 enum { REQUEST_PROMPT = 8192 };   /* most ids of a prompt */
 
 typedef struct request {
@@ -16,6 +16,8 @@ typedef struct request {
   int32_t top_k;
   uint32_t top_p;
   uint32_t seed_low, seed_high;
+  uint32_t penalty;     /* Q16.16; 65536: none */
+  int32_t penalty_last; /* of the last so many tokens; 0: all */
   int32_t ids[REQUEST_PROMPT];
 } request;
 
