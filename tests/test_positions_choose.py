@@ -102,8 +102,8 @@ def test_pareto_compares_in_one_unit():
     rows = pareto(SPEC, 4096)
     by_name = {(r["method"], r["bits"]): r for r in rows}
     assert [r["bytes"] for r in rows] == sorted(r["bytes"] for r in rows)
-    assert by_name["table", 16]["bound"] == 0.5
-    assert by_name["table", 8]["bound"] == pytest.approx(0.5 * 32767 / 127)
+    assert 0.4999 < by_name["table", 16]["bound"] <= 0.5
+    assert 0.4999 < by_name["table", 8]["bound"] * 127 / 32767 <= 0.5
     assert by_name["phase", 16]["bytes"] == 8 * 32 + 4 * 257 and by_name["phase", 16]["best"]
     assert by_name["split-16", 16]["bytes"] < by_name["table", 16]["bytes"]
     assert {"method", "bits", "bytes", "bound", "operations", "best"} == set(rows[0])
@@ -195,7 +195,7 @@ def test_budgets_hold_for_every_encoding():
     assert (exact.row_errors <= ROWS.__abs__().max(axis=1) / 127 * 0.5000001).all()
     bias = positions.plan(T5Bias(), bits=8, weights=BIAS * [0.01, 1, 1, 1])
     assert bias.per == "head" and bias.scale[0] < bias.scale[1] / 10
-    assert positions.plan(T5Bias(), bits=32, weights=BIAS).bound == 2.0**-17
+    assert positions.plan(T5Bias(), bits=32, weights=BIAS).bound <= 2.0**-17
     assert isinstance(positions.plan(Alibi(4), bits=8, context=300), SlopePlan)
     table = positions.plan(Alibi(4), bits=8, method="table", context=300, max_error=0.0625)
     assert isinstance(table, BiasTablePlan) and table.error == 0.0625 and table.bytes == 1200

@@ -14,7 +14,7 @@ from .alibi_plan import BiasTablePlan, SlopePlan
 from .angle_rope import AngleRope
 from .bias_plan import LearnedBiasPlan
 from .families import from_config
-from .float32 import float32_error
+from .float32 import Float32Distance, float32_error
 from .gguf_config import from_gguf
 from .hybrid import Hybrid
 from .interpolated import InterpolatedPlan
@@ -36,6 +36,7 @@ __all__ = [
     "AxialRope",
     "BiasTablePlan",
     "EmptyPlan",
+    "Float32Distance",
     "Hybrid",
     "HybridPlan",
     "InterpolatedPlan",

@@ -16,6 +16,7 @@ from ..errors import UnsupportedError
 from ..fixedpoint import alibi_bias, round_half_up
 from .alibi import EXACT_PREC, Alibi
 from .base import Plan
+from .entry_proof import worst_product
 from .exact import TIE_SLACK
 from .spec import POSITION_LIMIT, check_context, check_positions
 
@@ -180,10 +181,23 @@ class BiasTablePlan(Plan):
         """Log2 units of one unit of the table."""
         return 2.0**-self.fraction_bits
 
+    @cached_property
+    def worst(self) -> tuple[float, int, int]:
+        """(bound, head, distance): no entry that is not saturated is further from the exact bias, in units of the table; found from
+        every one of them."""
+        rows = []
+        for head, slope in enumerate(exact_log2_slopes(self.spec)):
+            with mpmath.workprec(EXACT_PREC):
+                step = mpmath.ldexp(-slope, self.fraction_bits)
+            kept = self.table[head] != self.saturated
+            bound, distance = worst_product(np.arange(self.context, dtype=np.float64)[kept], step, self.table[head][kept].astype(np.int64))
+            rows.append((bound, head, int(np.flatnonzero(kept)[distance])))
+        return max(rows, key=lambda row: row[0])
+
     @property
     def bound(self) -> float:
-        """Proven largest error of an entry that is not saturated, in units of the table: correct rounding."""
-        return 0.5
+        """Proven largest error of an entry that is not saturated, in units of the table."""
+        return self.worst[0]
 
     @property
     def error(self) -> float:
@@ -221,7 +235,8 @@ class BiasTablePlan(Plan):
             "fraction_bits": self.fraction_bits,
             "saturated": self.saturated,
             "zero_distance": self.zero_distance().tolist(),
-            "terms": {"correct_rounding": 0.5},
+            "terms": {"worst_entry": self.bound},
+            "worst": dict(zip(("bound", "head", "distance"), self.worst)),
             "bound": self.bound,
             "bound_weight": self.bound_weight,
             "leak": self.leak(),

@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 
 from ..errors import ContextError, FormatError, UnsupportedError
+from .enclosure import radian_phase
 from .rope import LAYOUTS, Rotation, check_rotary_dim
 from .spec import POSITION_LIMIT, check_choice, check_context, check_count
 
@@ -58,6 +59,10 @@ class AngleRope(Rotation):
             raise UnsupportedError("angle_rope holds a function, which has no JSON form; emit its tabulated(context)")
         return super().to_json()
 
+    @property
+    def reach(self) -> int:
+        return super().reach if callable(self.angles) else len(self.angles)
+
     def frequencies(self, seq_len: int | None) -> list[mpmath.mpf]:
         raise UnsupportedError("angle_rope has angles by a function and no frequencies; use the table method")
 
@@ -75,6 +80,9 @@ class AngleRope(Rotation):
     def cos_sin_of_pairs(self, p: np.ndarray, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         values = self.angles_at(p[..., 0].reshape(-1)).reshape(*p.shape[:-1], self.pairs)
         return np.cos(values), np.sin(values)
+
+    def phase_of_pairs(self, p: np.ndarray, seq_len: int | None = None) -> np.ndarray:
+        return radian_phase(self.angles_at(p[..., 0].reshape(-1)).reshape(*p.shape[:-1], self.pairs))
 
     def exact_angle(self, position: int, pair: int, seq_len: int | None = None) -> mpmath.mpf:
         return mpmath.mpf(float(self.angles_at(np.array([position], dtype=np.int64))[0, pair]))

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import FormatError
 from ..fixedpoint import round_half_up
+from .enclosure import enclosed_cos_sin, reduced, turned
 from .spec import POSITION_LIMIT, Spec, check_count, check_positions
 
 EXACT_PREC = 256  # bits: 96 behind the point of a turn, 32 in front of it, the rest to spare
@@ -33,6 +34,11 @@ class Angles(Spec):
     def length_dependent(self) -> bool:
         """True when the frequencies depend on the session's length."""
         return False
+
+    @property
+    def reach(self) -> int:
+        """Positions that have an angle are 0 … reach − 1."""
+        return POSITION_LIMIT
 
     @property
     def axes(self) -> tuple[int, ...] | None:
@@ -82,6 +88,10 @@ class Angles(Spec):
             raise FormatError(f"positions have shape {p.shape}; their last axis must hold {count} coordinates")
         return p[..., list(self.axes)]
 
+    def diagonal(self, positions: np.ndarray) -> np.ndarray:
+        """Positions [n] in every coordinate, [n, axes]; as they are where a position is one number."""
+        return positions if self.axes is None else np.repeat(positions[:, None], max(self.axes, default=0) + 1, axis=1)
+
     def phase_of_pairs(self, p: np.ndarray, seq_len: int | None = None) -> np.ndarray:
         """Angle of each pair in turns · 2^64 mod 2^64, uint64 [..., pairs], from `pair_positions`; error below 1.25 units.
 
@@ -96,16 +106,12 @@ class Angles(Spec):
 
     def cos_sin_of_pairs(self, p: np.ndarray, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """cos and sin, float64 [..., pairs] each, from `pair_positions`. Error below 4·10^−16, at every position."""
-        phase = self.phase_of_pairs(p, seq_len)
-        with np.errstate(over="ignore"):
-            octant = phase + np.uint64(2**61)  # quadrants centred on the axes keep the angle within π/4
-        quadrant = (octant >> np.uint64(62)).astype(np.int64)
-        offset = (octant & np.uint64(2**62 - 1)).astype(np.int64) - 2**61
-        angle = offset * (np.pi * 2.0**-63)
-        c, s = np.cos(angle), np.sin(angle)
-        cosine = np.choose(quadrant, [c, -s, -c, s])
-        sine = np.choose(quadrant, [s, c, -s, -c])
-        return cosine + 0.0, sine + 0.0
+        quadrant, angle = reduced(self.phase_of_pairs(p, seq_len))
+        return turned(quadrant, np.cos(angle), np.sin(angle))
+
+    def enclosed_cos_sin(self, p: np.ndarray, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """cos and sin within `enclosure.RADIUS`, proven and the same on every machine, float64 [..., pairs] each, from `pair_positions`."""
+        return enclosed_cos_sin(self.phase_of_pairs(p, seq_len))
 
     def cos_sin(self, positions, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """cos and sin of position · inv_freq without any factor, float64 [n, pairs] each.

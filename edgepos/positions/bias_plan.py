@@ -3,6 +3,8 @@ a factor per head."""
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import numpy as np
 
@@ -11,6 +13,7 @@ from ..fixedpoint import INT32_MAX, mantissa_shift, round_half_up, rshift_round
 from .alibi_plan import BIAS_BITS, relative_weight
 from .angles import EXACT_PREC
 from .base import Plan
+from .entry_proof import worst_product
 from .relative import RelativeBias, T5Bias
 from .spec import check_choice, check_count
 
@@ -54,8 +57,9 @@ class LearnedBiasPlan(Plan):
 
     Attributes: spec; bits 32, 16 or 8; per: which numbers share a factor, "head" or "table" (16 and 8 bits); table: integers in the
     shape of the values, value · log2(e) / unit, correctly rounded; factors: int32 [..., heads or 1, 2] of (m, h) with unit = m·2^−h, the
-    largest magnitude of the head or table over 32767 or 127 (None with 32 bits, whose unit is 2^−16); method "table"; bytes; bound: of
-    `bias_fixed`, in log2 units, proven by correct rounding; bound_weight: the same as a relative error of a softmax weight.
+    largest magnitude of the head or table over 32767 or 127 (None with 32 bits, whose unit is 2^−16); method "table"; bytes; entry_bound: the
+    largest error of all entries in log2 units, at `worst`, ([layer,] row, head); bound: of `bias_fixed`, in log2 units; bound_weight: the
+    same as a relative error of a softmax weight.
     """
 
     method = "table"
@@ -78,6 +82,21 @@ class LearnedBiasPlan(Plan):
         else:
             self.table, self.factors = _with_factors(values, bits, per)
         self.table.flags.writeable = False
+        self.entry_bound, self.worst = self._worst_entry(values)
+
+    def _worst_entry(self, values: np.ndarray) -> tuple[float, tuple[int, ...]]:
+        """(bound in log2 units, place): no entry · scale is further from its value · log2(e), and where the largest error is."""
+        found = []
+        *layers, _, heads = values.shape
+        for *layer, head in np.ndindex(*layers, heads):
+            m, h = (1, BIAS_BITS) if self.factors is None else self.factors[(*layer, head % self.factors.shape[-2])].tolist()
+            if m:
+                with mpmath.workprec(EXACT_PREC):
+                    step = mpmath.ldexp(1, h) / (m * mpmath.ln(2))
+                at = (*layer, slice(None), head)
+                units, row = worst_product(values[at], step, self.table[at].astype(np.int64))
+                found.append((units * math.ldexp(m, -h) * (1 + 2.0**-52), (*layer, row, head)))
+        return max(found, default=(0.0, (0,) * values.ndim), key=lambda f: f[0])
 
     @property
     def heads(self) -> int:
@@ -111,18 +130,13 @@ class LearnedBiasPlan(Plan):
         return self.table[layer], None if self.factors is None else self.factors[layer]
 
     @property
-    def entry_bound(self) -> float:
-        """Proven largest error of entry · scale in log2 units: half a unit, correct rounding."""
-        return float(np.nextafter(np.max(self.scale) / 2, np.inf)) if self.bits != 32 else 2.0 ** -(BIAS_BITS + 1)
-
-    @property
     def mean_error(self) -> float:
         """Half a unit of each head on average, in log2 units."""
         return float(np.mean(self.scale)) / 2
 
     def terms(self) -> dict[str, float]:
         """The terms whose sum is the bound, in log2 units."""
-        entry = {"entry_rounding": self.entry_bound}
+        entry = {"worst_entry": self.entry_bound}
         return entry if self.factors is None else entry | {"output_rounding": 2.0 ** -(BIAS_BITS + 1)}
 
     @property
@@ -159,6 +173,7 @@ class LearnedBiasPlan(Plan):
             "bits": self.bits,
             **unit,
             "terms": self.terms(),
+            "worst": list(self.worst),
             "bound": self.bound,
             "bound_weight": self.bound_weight,
         }

@@ -310,9 +310,11 @@ def _write(source: Source, output: Path, context: int, bits: str, formats: str, 
     table = Table(title=f"{output}: {context} positions", title_justify="left")
     for name in ("table", "method"):
         table.add_column(name, no_wrap=True)
-    for name in ("bits", "bytes", "bound", "measured", "unit"):
+    drifts = any("float32_bound" in r for r in results)
+    for name in ("bits", "bytes", "bound", "measured", *(["from float32"] if drifts else []), "unit"):
         table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         stem = r["files"][0].rpartition(".")[0]
-        table.add_row(stem, r["method"], str(r["bits"]), f"{r['bytes']:,}", f"{r['bound']:.4g}", f"{r['measured_max']:.4g}", r["unit"])
+        errors = [r["bound"], r["measured_max"], *([r["float32_bound"]] if drifts else [])]
+        table.add_row(stem, r["method"], str(r["bits"]), f"{r['bytes']:,}", *(f"{e:.4g}" for e in errors), r["unit"])
     out.print(table)

@@ -21,6 +21,7 @@ from .compare import compare
 from .hybrid import parts_of
 from .learned import Learned
 from .none import NoPosition
+from .plan import RotationPlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rotation
 from .sinusoidal import Sinusoidal, Sinusoidal2D
@@ -183,7 +184,7 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tupl
         rows = []
     elif isinstance(spec, Rotation):
         pairs = emit_rope.rope_tables(spec, context, bits)
-        rows = [(_result(spec.encoding, p, f"1/{p.full_scale}", emit_rope.measured_error(p)), t, p) for p, t in pairs]
+        rows = [(_result(spec.encoding, p, f"1/{p.full_scale}", emit_rope.measured_error(p)) | _float32(p), t, p) for p, t in pairs]
     elif isinstance(spec, Alibi):
         rows = [(_alibi_result(p, context), t, p) for p, t in emit_alibi.alibi_tables(spec, context, bits)]
     elif isinstance(spec, (Sinusoidal, Sinusoidal2D)):
@@ -244,6 +245,12 @@ def _result(kind: str, plan, unit: str, measured: float) -> dict:
         "measured_max": float(_SIX_DIGITS.create_decimal(measured)),
         "bytes": plan.bytes,
     }
+
+
+def _float32(plan: RotationPlan) -> dict:
+    """The largest distance from the float32 computation, beside the bound against exact mathematics."""
+    distance = plan.float32_distance
+    return {} if distance is None else {"float32_bound": distance.bound}
 
 
 def _alibi_result(plan, context: int) -> dict:

@@ -39,8 +39,7 @@ def measured_error(plan: RotationPlan) -> float:
     worst = 0.0
     for start in range(0, len(positions), SAMPLES):
         chunk = positions[start : start + SAMPLES]
-        if plan.spec.axes is not None:
-            chunk = np.repeat(chunk[:, None], max(plan.spec.axes) + 1, axis=1)
+        chunk = plan.spec.diagonal(chunk)
         for integers, exact in zip(plan.cos_sin(chunk), plan.spec.cos_sin(chunk, plan.seq_len)):
             worst = max(worst, float(np.abs(integers - plan.full_scale * exact).max()))
     return worst
@@ -57,6 +56,16 @@ def _about(spec: Rotation) -> list[str]:
     if spec.attention_factor != 1:
         lines.append(f"cos and sin are without the attention factor {spec.attention_factor!r}: AMP_M holds it, for other code multiply by it.")
     return lines
+
+
+def _float32_line(plan: RotationPlan) -> list[str]:
+    """How far the integers are from what float32 code computes."""
+    distance = plan.float32_distance
+    if distance is None:
+        return []
+    where = f"largest at position {distance.position}, pair {distance.pair}, found over every entry"
+    how = where if distance.proof == "every entry" else "by formula"
+    return [f"From the float32 computation of transformers, which drifts: at most {distance.bound:.4f} units ({how})."]
 
 
 def _short(value) -> str:
@@ -76,6 +85,7 @@ def _macros(plan: RotationPlan) -> dict[str, int | float]:
         "FULL_SCALE": plan.full_scale,
         "SCALE": plan.scale,
         "BOUND": plan.bound,
+        **({"FLOAT32_BOUND": plan.float32_distance.bound} if plan.float32_distance else {}),
         "ATTENTION_FACTOR": plan.spec.attention_factor,
         "AMP_M": amp_m,
         "AMP_SHIFT": amp_shift,
@@ -92,7 +102,8 @@ def _row_file(plan: TablePlan) -> TableFile:
         f"cos and sin of RoPE as int{plan.bits}, one row per position. Written by EdgePos.",
         *_about(plan.spec),
         f"value = entry * {upper}_SCALE. Error at most {upper}_BOUND unit (1/{plan.full_scale}) against exact cos and sin, proven:",
-        "every entry is correctly rounded.",
+        f"found over every entry, largest at position {plan.worst.position}, pair {plan.worst.pair} of {plan.worst.function}.",
+        *_float32_line(plan),
         f"Use, layout {plan.spec.layout}, for pair j < {upper}_PAIRS, then * {upper}_AMP_M >> {upper}_AMP_SHIFT (64 bits), saturated:",
         f"  ya = {a} * {cell % 'cos'} - {b} * {cell % 'sin'};",
         f"  yb = {a} * {cell % 'sin'} + {b} * {cell % 'cos'};",
@@ -135,6 +146,7 @@ def _phase_file(plan: PhasePlan) -> TableFile:
         "quarter: 32767 * 2^15 * (1 + h^2/16) * sin(j*h), h = pi/512, the same for every model.",
         f"value = integer * EDGEPOS_ROPE_PHASE_SCALE. Error at most EDGEPOS_ROPE_PHASE_BOUND units (1/{plan.full_scale}) against exact",
         "cos and sin for positions below EDGEPOS_ROPE_PHASE_CONTEXT, proven.",
+        *_float32_line(plan),
         f"Use: int32_t c, s; edgepos_rope_phase_sincos({row}, j, &c, &s); then * EDGEPOS_ROPE_PHASE_AMP_M >> EDGEPOS_ROPE_PHASE_AMP_SHIFT:",
         f"  ya = {a} * c - {b} * s; yb = {a} * s + {b} * c;",
     )

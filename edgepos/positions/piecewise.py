@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from ..fixedpoint import rshift_round
+from .enclosure import SCALED_RADIUS
+from .entry_proof import WorstEntry, worst_entry
 from .exact import rounded_cos_sin_at
 from .phase_proof import FULL_SCALE
 from .plan import RotationPlan, check_bytes
@@ -18,7 +20,6 @@ from .rope import Rotation
 from .spec import check_context, check_count
 
 CHUNK = 4096
-REFERENCE_ERROR = 1e-9  # of the float64 reference, in units of 1/32767, with much to spare
 
 
 class PiecewisePlan(RotationPlan):
@@ -33,7 +34,7 @@ class PiecewisePlan(RotationPlan):
         self.method = f"piecewise-{1 << shift}"
         nodes = ((context - 1) >> shift) + 2
         self.bytes = check_bytes(nodes * 2 * spec.pairs * 2, context)
-        at = np.arange(nodes, dtype=np.int64) << shift
+        at = np.minimum(np.arange(nodes, dtype=np.int64) << shift, spec.reach - 1)  # the last node may lie beyond the context
         self.cos, self.sin = rounded_cos_sin_at(spec, at, FULL_SCALE, self.seq_len)
 
     @property
@@ -43,20 +44,29 @@ class PiecewisePlan(RotationPlan):
 
     @cached_property
     def pair_bounds(self) -> np.ndarray:
-        """The largest error of each pair, float64 [pairs]: found at every position of the context, so it is a proof."""
+        """No error of a pair is larger, float64 [pairs]: found at every position of the context, so it is a proof."""
         worst = np.zeros(self.spec.pairs)
         for start in range(0, self.context, CHUNK):
             p = np.arange(start, min(start + CHUNK, self.context))[:, None]
-            for got, exact in zip(self._at(p), self.spec.cos_sin_of_pairs(p, self.seq_len)):
+            for got, exact in zip(self._at(p), self.spec.enclosed_cos_sin(p, self.seq_len)):
                 worst = np.maximum(worst, np.abs(got - FULL_SCALE * exact).max(axis=0, initial=0.0))
-        return worst + REFERENCE_ERROR
+        return worst + FULL_SCALE * SCALED_RADIUS
+
+    @cached_property
+    def worst(self) -> WorstEntry:
+        """Where the largest error is, found at every position."""
+        at = np.arange(self.context)
+        return worst_entry(self.spec, lambda a, b: self._at(at[a:b, None]), at, FULL_SCALE, self.seq_len)
 
     @property
     def bound(self) -> float:
-        return float(self.pair_bounds.max(initial=0.0))
+        return self.worst.bound
 
     def terms(self) -> dict[str, float]:
         return {"worst_position": self.bound}
+
+    def certificate(self) -> dict:
+        return super().certificate() | {"worst": self.worst.to_json()}
 
     def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
         return self._at(self.spec.pair_positions(positions, self.context))

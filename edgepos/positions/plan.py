@@ -7,6 +7,7 @@ quarter wave that all models share. `TablePlan` is one correctly rounded row per
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import mpmath
 import numpy as np
@@ -15,7 +16,9 @@ from ..errors import FormatError, UnsupportedError
 from ..fixedpoint import mantissa_shift, rope_phase, rope_rotate, sincos_q15
 from .angles import EXACT_PREC
 from .base import Plan
+from .entry_proof import WorstEntry, worst_entry
 from .exact import rounded_cos_sin
+from .float32 import Float32Distance, float32_distance
 from .phase_proof import FULL_SCALE, bound_of, phase_terms, runtime_interpolation
 from .rope import Rotation
 from .spec import POSITION_LIMIT, check_context
@@ -102,16 +105,47 @@ class RotationPlan(Plan):
         amplitude = 2 * largest * factor * (1 + self.bound / self.full_scale) * 2.0**-31
         return bound_of({"table": table, "amplitude": amplitude, "rounding": 0.5})
 
-    def norm_bound(self) -> float:
-        """Proven largest relative change of a pair's length by the integer cos and sin alone, before rounding: √2·bound·scale."""
-        return float(np.nextafter(np.sqrt(2.0) * self.bound / self.full_scale, np.inf))
+    def stretch_bound(self) -> float:
+        """Proven largest relative change of a pair's length before the rounding: by the integer cos and sin, and the amplitude.
+
+        The two are a rotation times their own length, which is off by at most √2·bound of full_scale: the distance of the points
+        (cos, sin) and its integers. The attention factor itself is no change.
+        """
+        return float(np.nextafter(np.sqrt(2.0) * self.bound / self.full_scale * (1 + 2.0**-30) + 2.0**-31, np.inf))
+
+    def norm_bound(self, length: float) -> float:
+        """Proven largest change of the Euclidean length of a vector's rotated part, in units of the input, saturation apart.
+
+        Against attention_factor · length, for a rotated part of that length in whole numbers: every pair is stretched by at most
+        stretch_bound(), so their root sum of squares is; then rotary_dim components are off by at most 1/2 each.
+        """
+        factor = self.spec.attention_factor * (1 + 2.0**-40)
+        return bound_of({"stretch": factor * self.stretch_bound() * length, "rounding": float(np.nextafter(np.sqrt(self.spec.pairs / 2), np.inf))})
+
+    def headroom(self, limit: int = INT16_MAX) -> int:
+        """The largest h such that no pair of components up to ±h saturates, limit 32767 (int16) or 127 (int8): proven from
+        h·√2 · attention_factor · (1 + stretch_bound()) < limit + 1/2."""
+        stretched = np.sqrt(2.0) * self.spec.attention_factor * (1 + self.stretch_bound()) * (1 + 2.0**-40)
+        return min(limit, int(np.ceil((limit + 0.5) / stretched)) - 1)
+
+    @cached_property
+    def float32_distance(self) -> Float32Distance | None:
+        """How far the integers are from the float32 computation of transformers; None where there are no frequencies."""
+        if not self.spec.linear:
+            return None
+        error = self.bound  # of the formula, where positions are too many to compare
+        return float32_distance(self.spec, lambda p: self.cos_sin(self.spec.diagonal(p)), error, self.context, self.full_scale, self.seq_len)
 
     def describe(self) -> str:
         return f"{self.method} with {self.bits} bits, {self.bytes} bytes, error {self.bound:.4g} of 1/{self.full_scale}"
 
     def certificate(self) -> dict:
-        """The proof's terms as data: bound = the sum of `terms`, in units of 1/full_scale."""
-        return {
+        """The proof's terms as data: bound = the sum of `terms`, in units of 1/full_scale.
+
+        float32: the distance from the float32 computation (Float32Distance) in the same unit, or null. rotation: for int16 and int8 vectors
+        the largest error of a component, the components that cannot saturate, the relative change of a length; sums stay within ±2^31.
+        """
+        result = {
             "spec": self.spec.to_json(),
             "method": self.method,
             "bits": self.bits,
@@ -120,7 +154,13 @@ class RotationPlan(Plan):
             "full_scale": self.full_scale,
             "terms": self.terms(),
             "bound": self.bound,
+            "float32": self.float32_distance and self.float32_distance.to_json(),
         }
+        if not isinstance(self.spec, Rotation):
+            return result
+        limits = {f"int{bits}": limit for bits, limit in TABLE_SCALES.items()}
+        rotation = {name: {"component": self.rotation_bound(limit), "headroom": self.headroom(limit)} for name, limit in limits.items()}
+        return result | {"rotation": rotation | {"stretch": self.stretch_bound()}}
 
     def terms(self) -> dict[str, float]:
         """The terms whose sum is the bound."""
@@ -173,7 +213,7 @@ class PhasePlan(RotationPlan):
 
 
 class TablePlan(RotationPlan):
-    """One row of int16 or int8 cos and sin per position, every entry correctly rounded (half up): bound 1/2."""
+    """One row of int16 or int8 cos and sin per position, every entry correctly rounded (half up), which `bound` checks over all of them."""
 
     method = "table"
     operations = 3
@@ -191,12 +231,20 @@ class TablePlan(RotationPlan):
         for t in (self.cos, self.sin):
             t.flags.writeable = False
 
+    @cached_property
+    def worst(self) -> WorstEntry:
+        """The entry furthest from its exact value, found over every entry of the table as it is."""
+        return worst_entry(self.spec, lambda a, b: (self.cos[a:b], self.sin[a:b]), np.arange(self.context), self.full_scale, self.seq_len)
+
     @property
     def bound(self) -> float:
-        return 0.5
+        return self.worst.bound
 
     def terms(self) -> dict[str, float]:
-        return {"correct_rounding": 0.5}
+        return {"worst_entry": self.bound}
+
+    def certificate(self) -> dict:
+        return super().certificate() | {"worst": self.worst.to_json()}
 
     def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
         at = self.spec.pair_positions(positions, self.context), np.arange(self.spec.pairs)

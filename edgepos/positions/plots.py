@@ -106,7 +106,7 @@ def _similarity(axis, spec: Spec, context: int, weights) -> None:
     d = np.arange(n)
     axis.set(title="similarity by distance", xlabel="distance")
     if isinstance(spec, Angles):
-        at = _positions(spec, d)
+        at = spec.diagonal(d)
         fixed = context if spec.length_dependent else None
         exact = spec.cos_sin(at, fixed)[0].mean(axis=-1)
         axis.plot(d, exact, label="exact", linewidth=3, alpha=0.4)
@@ -129,15 +129,11 @@ def _similarity(axis, spec: Spec, context: int, weights) -> None:
         axis.set(title="bucket" if weights is None else "bias, one line per head", xlabel="key − query" if isinstance(spec, T5Bias) else "row")
 
 
-def _positions(spec: Angles, p: np.ndarray) -> np.ndarray:
-    return p if spec.axes is None else np.repeat(p[:, None], max(spec.axes, default=0) + 1, axis=1)
-
-
 def _error(axis, spec: Spec, context: int, weights) -> None:
     p = np.unique(np.geomspace(1, context, SAMPLES).astype(np.int64) - 1)
     axis.set(title="error by position", xlabel="position", xscale="symlog", yscale="log")
     if isinstance(spec, Angles):
-        at = _positions(spec, p)
+        at = spec.diagonal(p)
         fixed = context if spec.length_dependent else None
         exact = spec.cos_sin(at, fixed)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from ..errors import UnsupportedError
 from ..fixedpoint import rshift_round
+from .enclosure import IV
+from .entry_proof import WorstEntry, worst_entry
 from .exact import rounded_cos_sin_at
-from .phase_proof import FULL_SCALE, bound_of
+from .phase_proof import FULL_SCALE, bound_of, rounded_up
 from .plan import RotationPlan, check_bytes
 from .rope import Rotation
 from .spec import check_context
@@ -36,23 +40,34 @@ class SplitPlan(RotationPlan):
         self.shift = ((context - 1).bit_length() + 1) // 2
         rows = (((context - 1) >> self.shift) + 1, min(context, 1 << self.shift))
         self.bytes = check_bytes(sum(rows) * 2 * spec.pairs * entry_bits // 8, context)
-        coarse, fine = (np.arange(n, dtype=np.int64) << s for n, s in zip(rows, (self.shift, 0)))
-        self.coarse, self.fine = (rounded_cos_sin_at(spec, p, ENTRY_SCALES[entry_bits], self.seq_len) for p in (coarse, fine))
+        self.places = [np.arange(n, dtype=np.int64) << s for n, s in zip(rows, (self.shift, 0))]
+        self.coarse, self.fine = (rounded_cos_sin_at(spec, p, ENTRY_SCALES[entry_bits], self.seq_len) for p in self.places)
 
     @property
     def operations(self) -> int:
         """Integer operations per pair."""
         return 14
 
+    @cached_property
+    def worst(self) -> tuple[WorstEntry, WorstEntry]:
+        """The worst entry of the coarse and of the fine table, found over every entry."""
+        scale = ENTRY_SCALES[self.entry_bits]
+        return tuple(
+            worst_entry(self.spec, lambda a, b, t=tables: (t[0][a:b], t[1][a:b]), at, scale, self.seq_len)
+            for tables, at in zip((self.coarse, self.fine), self.places)
+        )
+
     def terms(self) -> dict[str, float]:
-        """Entry rounding: each of the four entries is off by at most 1/2 unit, and |cos| + |sin| ≤ √2 on either side; the
-        product of two errors adds 1/2 unit of scale^−1. Then the roundings of the product."""
-        unit = FULL_SCALE / ENTRY_SCALES[self.entry_bits]
-        terms = {
-            "entries": float(np.nextafter(2**0.5, 2)) * unit + 0.5 * unit / ENTRY_SCALES[self.entry_bits],
-            "output_rounding": 0.5,
-        }
+        """Entries: with every coarse entry off by at most x and every fine one by at most y (units of 1/scale), the product is
+        off by x·(|cos b| + |sin b|) + y·(|cos a| + |sin a|) + 2·x·y/scale, and |cos| + |sin| ≤ √2. Then the roundings of the product."""
+        scale = ENTRY_SCALES[self.entry_bits]
+        x, y = (IV.mpf(worst.bound) for worst in self.worst)
+        entries = (IV.sqrt(2) * (x + y) + 2 * x * y / scale) * FULL_SCALE / scale
+        terms = {"entries": rounded_up(entries.b), "output_rounding": 0.5}
         return terms if self.entry_bits == 16 else terms | {"product_rounding": FULL_SCALE * 2.0**-31}
+
+    def certificate(self) -> dict:
+        return super().certificate() | {"worst": dict(zip(("coarse", "fine"), (w.to_json() for w in self.worst)))}
 
     @property
     def bound(self) -> float:
