@@ -11,6 +11,7 @@ from .canonical import CanonicalModel
 from .gguf_source import load_gguf
 from .hf_folder import load_hf_folder
 from .llama2c import load_llama2c
+from .position_graph import position_graph
 from .tokenizers import TokenizerSpec
 
 SUPPORTED = "a Hugging Face folder (config.json + safetensors), a .gguf file or a llama2.c version-0 .bin file"
@@ -49,4 +50,4 @@ def load(
     return load_llama2c(path, context=context, tokenizer=Path(tokenizer) if tokenizer is not None else None)
 
 
-__all__ = ["CanonicalModel", "TokenizerSpec", "load"]
+__all__ = ["CanonicalModel", "TokenizerSpec", "load", "position_graph"]

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgepos.errors import UnsupportedError
-from edgepos.positions import Learned, RelativeBias, Rope, Sinusoidal, T5Bias
+from edgepos.positions import AngleRope, Learned, RelativeBias, Rope, Sinusoidal, T5Bias
 from edgepos.positions.distances import distance_rows
 
 from .position_tables import alibi_slopes, rope_tables
@@ -53,7 +53,7 @@ class GraphBuilder:
         self._initializers: dict[str, ir.Value] = {}
         self.input_ids = self._input("input_ids", ir.DataType.INT64, (1, "S"))
         self.position_ids = self._input("position_ids", ir.DataType.INT64, (1, "S"))
-        self._rope: dict[Rope, tuple[ir.Value, ir.Value]] = {}
+        self._rope: dict[Rope | AngleRope, tuple[ir.Value, ir.Value]] = {}
         self._alibi: ir.Value | None = None
         self._key_positions: ir.Value | None = None
         self._biases: dict[str, ir.Value] = {}
@@ -201,7 +201,7 @@ class GraphBuilder:
         """max(x, 0)."""
         return self._op("Relu", [x], name, tuple(x.shape))
 
-    def rope(self, x: ir.Value, name: str, *, heads: int, spec: Rope) -> ir.Value:
+    def rope(self, x: ir.Value, name: str, *, heads: int, spec: Rope | AngleRope) -> ir.Value:
         """Rotate x [1, S, heads*head_dim] by ``position_ids``.
 
         The tables are shared by every call with the same rotation; a scaling that depends on the length of the session
@@ -211,7 +211,9 @@ class GraphBuilder:
             cos, sin = rope_tables(spec, self._context)
             part = f".{len(self._rope)}" if self._rope else ""
             self._rope[spec] = (self._constant(f"rope{part}.cos", cos), self._constant(f"rope{part}.sin", sin))
-        facts = {key: value for key, value in spec.to_json().items() if key != "encoding" and value is not None}
+        facts = {"head_dim": spec.head_dim, "rotary_dim": spec.rotary_dim, "layout": spec.layout, "angles": list(self._rope[spec][0].shape)}
+        if isinstance(spec, Rope):
+            facts = {key: value for key, value in spec.to_json().items() if key != "encoding" and value is not None}
         partial = {} if spec.rotary_dim == spec.head_dim else {"rotary_embedding_dim": spec.rotary_dim}
         return self._op(
             "RotaryEmbedding",

@@ -1,24 +1,35 @@
-"""Placement: the position encoding of a decoder, as a spec, put into the canonical graph."""
+"""Placement: the position encoding of a decoder, as a spec, put into the canonical graph.
+
+A decoder's token has one position, so M-RoPE turns as it does in a text: all coordinates equal, which is its inner Rope.
+"""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from edgepos.errors import UnsupportedError
-from edgepos.positions import Alibi, Hybrid, Learned, NoPosition, RelativeBias, Rope, Sinusoidal, Spec, T5Bias
+from edgepos.positions import (
+    Alibi, AngleRope, AxialRope, Hybrid, Learned, MRope, NoPosition, RelativeBias, Rope, Sinusoidal, Sinusoidal2D, Spec, T5Bias,
+)  # fmt: skip
 
 from .graph import GraphBuilder
 from .tensor_set import TensorSet
 
 POSITION_ROWS = "model.embed_positions.weight"
 BIAS_ROWS = "model.relative_attention_bias.weight"
+LAYER_BIAS_ROWS = "model.layers.{i}.self_attn.relative_attention_bias.weight"
+# specs without a place in a decoder, and why
+NO_PLACE = {
+    AxialRope: "it turns by coordinates of an image, and a decoder's token has one position",
+    Sinusoidal2D: "its rows are those of coordinates of an image, and a decoder's token has one position",
+}
 
 
 class Placement:
     """Adds to embeddings, rotates q and k, gives the mask: whatever ``encoding`` says for a layer.
 
-    Learned values are the tensors ``model.embed_positions.weight`` [count, d] and, shared by all layers,
-    ``model.relative_attention_bias.weight`` [rows, heads]. Raises UnsupportedError for a spec that has no form here.
+    Learned values are the tensors ``model.embed_positions.weight`` [count, d] and ``model.relative_attention_bias.weight``
+    [rows, heads] for all layers, or one of each layer's attention. Raises UnsupportedError for a spec that has no form here.
     """
 
     def __init__(self, graph: GraphBuilder, encoding: Spec, tensors: TensorSet, *, layers: int, heads: int, head_dim: int):
@@ -32,11 +43,12 @@ class Placement:
             self._added, self._layers = encoding, (NoPosition(),)
         else:
             self._added, self._layers = NoPosition(), (encoding,)
+        self._layers = tuple(spec.rope if isinstance(spec, MRope) else spec for spec in self._layers)
         for spec in dict.fromkeys((self._added, *self._layers)):
             self._check(spec)
         biases = {spec for spec in self._layers if isinstance(spec, (T5Bias, RelativeBias))}
-        if len(biases) > 1:
-            raise UnsupportedError("hybrid positions with two different biases; supported: one, in any layers")
+        if len(biases) > 1 and BIAS_ROWS in tensors:
+            raise UnsupportedError(f"hybrid positions with two different biases and one table, {BIAS_ROWS}; give each layer its own: {LAYER_BIAS_ROWS}")
 
     def _check(self, spec: Spec) -> None:
         """Refuse what the graph or the integer runtime cannot express."""
@@ -45,14 +57,17 @@ class Placement:
             Sinusoidal: lambda: True,
             NoPosition: lambda: True,
             Rope: lambda: spec.pairs > 0 and spec.head_dim == self._head_dim,
+            AngleRope: lambda: spec.pairs > 0 and spec.head_dim == self._head_dim,
             Alibi: lambda: spec.heads == self._heads,
             T5Bias: lambda: not spec.bidirectional,
-            RelativeBias: lambda: True,
+            RelativeBias: lambda: len(spec.extents) == 1,
         }
+        if type(spec) in NO_PLACE:
+            raise UnsupportedError(f"positions {spec}: not supported in a decoder: {NO_PLACE[type(spec)]}; edgepos.export.position_graph makes its graph")
         if type(spec) not in known or not known[type(spec)]():
             raise UnsupportedError(
                 f"positions {spec}: not supported in a decoder; supported: learned without pad_id, sinusoidal, rope over the "
-                f"whole head of {self._head_dim} or its first part, alibi of {self._heads} heads, causal t5, relative, none"
+                f"whole head of {self._head_dim} or its first part, alibi of {self._heads} heads, causal t5, relative over one coordinate, none"
             )
 
     def _layer(self, layer: int) -> Spec:
@@ -73,7 +88,7 @@ class Placement:
     def rotate(self, x: ir.Value, name: str, layer: int, heads: int) -> ir.Value:
         """q or k of a layer, rotated where its spec is a Rope."""
         spec = self._layer(layer)
-        if not isinstance(spec, Rope):
+        if not isinstance(spec, (Rope, AngleRope)):
             return x
         return self._graph.rope(x, name, heads=heads, spec=spec)
 
@@ -83,5 +98,6 @@ class Placement:
         if isinstance(spec, Alibi):
             return self._graph.alibi(self._heads, spec.slopes())
         if isinstance(spec, (T5Bias, RelativeBias)):
-            return self._graph.relative_bias(self._tensors.take(BIAS_ROWS, (spec.rows, self._heads)), spec)
+            own = LAYER_BIAS_ROWS.format(i=layer)
+            return self._graph.relative_bias(self._tensors.take(BIAS_ROWS if BIAS_ROWS in self._tensors else own, (spec.rows, self._heads)), spec)
         return None

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from edgepos.positions import Rope
+from edgepos.positions import AngleRope, Rope
 
 
-def rope_tables(spec: Rope, context: int) -> tuple[np.ndarray, np.ndarray]:
+def rope_tables(spec: Rope | AngleRope, context: int) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin of position · inv_freq times the attention factor, float32 [context, pairs] each.
 
     Source: Su et al., RoFormer, arXiv 2104.09864, section 3.2.2, and ``edgepos.positions`` for the scalings.

@@ -12,8 +12,8 @@ from ..positions import Rope
 from .nodes import attributes, const_shape, describe, float_initializer, refuse
 
 TABLE_TOLERANCE = 1e-6  # float32 of numbers up to 1 rounds by 3e-8; a wrong theta or layout is off by far more
-ROPE_FACTS = ("layout", "theta", "head_dim", "rotary_dim")
-ROPE_EXTRAS = ("scaling",)
+ROPE_FACTS = ("layout", "head_dim", "rotary_dim")
+ROPE_EXTRAS = ("theta", "scaling", "angles")
 WINDOW = "edgepos.window"
 ROWS = 4096
 
@@ -26,6 +26,8 @@ def rope_of(node: ir.Node, width: int) -> tuple[int, Rope]:
     """
     found = attributes(node, num_heads=int, interleaved=(0, 1), rotary_embedding_dim=int)
     facts = _facts(node, "edgepos.rope", ROPE_FACTS, ROPE_EXTRAS)
+    if "angles" in facts:
+        raise refuse(node, "rotation by a table of angles", "rotation by frequencies, which integer programs turn into increments; `edgepos tables` emits this one")
     try:
         spec = Rope(**facts)
     except EdgePosError as error:
