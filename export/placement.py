@@ -17,7 +17,7 @@ from .tensor_set import TensorSet
 
 POSITION_ROWS = "model.embed_positions.weight"
 BIAS_ROWS = "model.relative_attention_bias.weight"
-LAYER_BIAS_ROWS = "model.layers.{i}.self_attn.relative_attention_bias.weight"
+LAYER_BIAS_ROWS = "model.layers.{i}.relative_attention_bias.weight"
 # specs without a place in a decoder, and why
 NO_PLACE = {
     AxialRope: "it turns by coordinates of an image, and a decoder's token has one position",
@@ -29,7 +29,7 @@ class Placement:
     """Adds to embeddings, rotates q and k, gives the mask: whatever ``encoding`` says for a layer.
 
     Learned values are the tensors ``model.embed_positions.weight`` [count, d] and ``model.relative_attention_bias.weight``
-    [rows, heads] for all layers, or one of each layer's attention. Raises UnsupportedError for a spec that has no form here.
+    [rows, heads] for all layers, or one of each layer (spec.layers). Raises UnsupportedError for a spec that has no form here.
     """
 
     def __init__(self, graph: GraphBuilder, encoding: Spec, tensors: TensorSet, *, layers: int, heads: int, head_dim: int):
@@ -47,8 +47,12 @@ class Placement:
         for spec in dict.fromkeys((self._added, *self._layers)):
             self._check(spec)
         biases = {spec for spec in self._layers if isinstance(spec, (T5Bias, RelativeBias))}
-        if len(biases) > 1 and BIAS_ROWS in tensors:
-            raise UnsupportedError(f"hybrid positions with two different biases and one table, {BIAS_ROWS}; give each layer its own: {LAYER_BIAS_ROWS}")
+        if len(biases) > 1:
+            raise UnsupportedError("hybrid positions with two different biases; supported: one, in any layers")
+        for bias in biases:
+            users = layers if len(self._layers) == 1 else self._layers.count(bias)
+            if bias.layers not in (None, users):
+                raise UnsupportedError(f"positions {bias}: tables for {bias.layers} layers, but {users} have this bias; give one table per layer")
 
     def _check(self, spec: Spec) -> None:
         """Refuse what the graph or the integer runtime cannot express."""
@@ -98,6 +102,6 @@ class Placement:
         if isinstance(spec, Alibi):
             return self._graph.alibi(self._heads, spec.slopes())
         if isinstance(spec, (T5Bias, RelativeBias)):
-            own = LAYER_BIAS_ROWS.format(i=layer)
-            return self._graph.relative_bias(self._tensors.take(BIAS_ROWS if BIAS_ROWS in self._tensors else own, (spec.rows, self._heads)), spec)
+            name = BIAS_ROWS if spec.layers is None else LAYER_BIAS_ROWS.format(i=layer)
+            return self._graph.relative_bias(self._tensors.take(name, (spec.rows, self._heads)), spec)
         return None

@@ -13,6 +13,7 @@ from decoder_models import EXAMPLES, NAMES, SMALL, folders, make, random_ids, to
 from hf_models import edit_json, transformers
 
 from edgepos import positions
+from edgepos.compiler.match import match
 from edgepos.errors import EdgePosError, FormatError, UnsupportedError
 from edgepos.export import load
 from edgepos.float_session import reference
@@ -33,6 +34,7 @@ SPECS = {
     ),
     "alibi": positions.Alibi(SMALL.heads),
     "t5": T5,
+    "t5_per_layer": positions.T5Bias(8, 20, bidirectional=False, layers=SMALL.layers),
     "t5_two_buckets": positions.T5Bias(2, 7, bidirectional=False),
     "hybrid_layers": positions.Hybrid(NOPE, (NOPE, ROPE)),
     "hybrid_learned_rope": positions.Hybrid(positions.Learned(SMALL.context), (ROPE, ROPE)),
@@ -135,6 +137,10 @@ REFUSED = {
     "short": ({"encoding": "learned", "count": 63}, FormatError, "rows for 63 positions"),
     "padding": ({"encoding": "learned", "count": 64, "offset": 2, "pad_id": 1, "modulo": 62}, UnsupportedError, "without pad_id"),
     "encoder": ({"encoding": "t5"}, UnsupportedError, "causal t5"),
+    "tables": ({"encoding": "t5", "bidirectional": False, "layers": 3}, UnsupportedError, "tables for 3 layers, but 2"),
+    "axial": ({"encoding": "axial_rope", "head_dim": 8, "parts": [{"encoding": "rope", "head_dim": 8}]}, UnsupportedError, "coordinates of an image"),
+    "image": ({"encoding": "sinusoidal_2d", "part": {"encoding": "sinusoidal", "dim": 16}}, UnsupportedError, "coordinates of an image"),
+    "window": ({"encoding": "relative", "extents": [3, 3]}, UnsupportedError, "over one coordinate"),
     "heads": ({"encoding": "alibi", "heads": 8}, UnsupportedError, "alibi of 4 heads"),
     "head_dim": ({"encoding": "rope", "head_dim": 4}, UnsupportedError, "whole head of 8"),
     "dim": ({"encoding": "sinusoidal", "dim": 16}, UnsupportedError, "dim 16"),
@@ -188,3 +194,26 @@ def test_smollm3_defaults_to_three_rotated_layers_of_four():
         positions.Rope(8, theta=2e6),
         NOPE,
     }
+
+
+def test_multimodal_positions_of_a_text_are_its_rope(tmp_path):
+    rope = positions.Rope(SMALL.head_dim, theta=500.0)
+    make(tmp_path / "a", positions.Rope(SMALL.head_dim, 6, theta=500.0))  # not Llama's, so that the folder names its encoding
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    ids = random_ids(30)
+    edit_json(tmp_path / "a" / "config.json", position_encoding=rope.to_json())
+    edit_json(tmp_path / "b" / "config.json", position_encoding=positions.MRope(rope, (2, 1, 1)).to_json())
+    np.testing.assert_array_equal(reference(tmp_path / "a").eval(ids), reference(tmp_path / "b").eval(ids))
+
+
+def test_angles_by_a_table(tmp_path):
+    """The angles of a Rope, as numbers, give its logits; a program of increments cannot hold them."""
+    rope = positions.Rope(SMALL.head_dim, 4, theta=500.0)
+    model = make(tmp_path, rope)
+    ids = random_ids(SMALL.context)
+    angles = np.arange(SMALL.context)[:, None] * rope.inv_freq()
+    spec = positions.AngleRope(SMALL.head_dim, tuple(map(tuple, angles.tolist())), 4)
+    edit_json(tmp_path / "config.json", position_encoding=spec.to_json())
+    np.testing.assert_allclose(reference(tmp_path).eval(ids), torch_logits(model, ids), rtol=0, atol=1e-4)
+    with pytest.raises(UnsupportedError, match="layers.0.attn.q.rope.*rotation by a table of angles"):
+        match(load(tmp_path).model)

@@ -252,3 +252,78 @@ def test_original_lengths_in_two_places_must_agree():
     for outer in ({}, {"original_max_position_embeddings": None}, {"original_max_position_embeddings": 16}):
         spec = from_config(config | {"rope_parameters": yarn} | outer)
         assert spec.scaling.original_max_position_embeddings == 16
+
+
+LONG = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "original_max_position_embeddings": 512}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 512, "beta_fast": 16.0, "mscale": 1.0, "mscale_all_dim": 0.8}
+KINDS = {"linear": {"factor": 2.0}, "dynamic": {"factor": 2.0}, "llama3": LLAMA3, "yarn": YARN, "longrope": LONG}
+
+
+def spellings(kind: str, fields: dict) -> dict[str, dict]:
+    """One rotation in every way that configs have said it."""
+    new = {"rope_type": kind, "rope_theta": 5e5, **fields}
+    return {
+        "type": {"rope_theta": 5e5, "rope_scaling": {"type": kind, **fields}},
+        "rope_type": {"rope_theta": 5e5, "rope_scaling": {"rope_type": kind, **fields}},
+        "both types": {"rope_theta": 5e5, "rope_scaling": {"type": kind, "rope_type": kind, **fields}},
+        "theta inside": {"rope_scaling": new},
+        "parameters": {"rope_parameters": new},
+        "parameters with type": {"rope_parameters": {"type": kind, "rope_theta": 5e5, **fields}},
+        "theta twice": {"rope_theta": 5e5, "rope_parameters": new},
+        "everything twice": {"rope_theta": 5e5, "rope_parameters": new, "rope_scaling": {"type": kind, **fields}},
+        "halves": {"rope_theta": 5e5, "rope_parameters": {"rope_type": kind}, "rope_scaling": {"type": kind, **fields}},
+    }
+
+
+@pytest.mark.parametrize("share", [{}, {"partial_rotary_factor": 1.0}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_spelling_is_one_rotation(kind, share):
+    specs = {name: from_config(LLAMA | share | config) for name, config in spellings(kind, KINDS[kind]).items()}
+    assert len(set(specs.values())) == 1, specs
+    spec = specs["type"]
+    assert spec.theta == 5e5 and spec.scaling.rope_type == kind
+    for key, value in KINDS[kind].items():
+        assert getattr(spec.scaling, key) == (tuple(value) if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize("kind, key", [(kind, key) for kind, fields in KINDS.items() for key in fields])
+def test_fields_in_two_places_must_agree(kind, key):
+    fields = KINDS[kind]
+    other = [3.0] * 32 if isinstance(fields[key], list) else fields[key] + 1
+    config = {"rope_parameters": {"rope_type": kind, **fields}, "rope_scaling": {"type": kind, **fields, key: other}}
+    with pytest.raises(FormatError, match=key):
+        from_config(LLAMA | config)
+
+
+@pytest.mark.parametrize(
+    "config, named",
+    [
+        ({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 2e4}}, "rope_theta"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_scaling": {"rope_theta": 2e4}}, "rope_theta"),
+        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type"),
+        ({"rope_parameters": {"rope_type": "linear", "type": "dynamic", "factor": 2.0}}, "agree"),
+        ({"partial_rotary_factor": 0.5, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.25}}, "partial_rotary_factor"),
+    ],
+)
+def test_contradictions_are_refused(config, named):
+    with pytest.raises(FormatError, match=named):
+        from_config(LLAMA | config)
+
+
+def test_nested_spellings_of_layer_kinds():
+    """One dict per kind, the flat keys beside it, and both."""
+    nested = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }
+    flat = {"rope_theta": 2e6, "rope_local_base_freq": 2e4, "rope_scaling": {"type": "linear", "factor": 8.0}}
+    base = {"model_type": "gemma3_text"} | GEMMA3
+    want = {
+        "full_attention": Rope(64, theta=2e6, scaling={"rope_type": "linear", "factor": 8.0}),
+        "sliding_attention": Rope(64, theta=2e4),
+    }
+    for config in ({"rope_parameters": nested}, flat, {"rope_parameters": nested} | flat):
+        assert from_config(base | config) == want
+    with pytest.raises(FormatError, match="factor is 8.0 in rope_parameters and 4.0 in rope_scaling"):
+        from_config(base | {"rope_parameters": nested, "rope_scaling": {"type": "linear", "factor": 4.0}})

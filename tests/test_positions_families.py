@@ -421,6 +421,7 @@ def test_mpnet_bias():
 @pytest.mark.parametrize("family", ["t5", "mt5", "umt5", "switch_transformers"])
 def test_t5_buckets(family):
     specs = from_config({"model_type": family, "relative_attention_num_buckets": 16, "relative_attention_max_distance": 90})
+    assert [spec.layers for spec in specs.values()] == ([8, 8] if family == "umt5" else [None, None])
     module = module_of(family)
     attention = next(v for n, v in vars(module).items() if n.endswith("Attention") and hasattr(v, "_relative_position_bucket"))
     away = np.arange(-300, 301)

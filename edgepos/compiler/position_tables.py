@@ -8,7 +8,7 @@ import numpy as np
 
 from ..positions import Hybrid, NoPosition, Spec, emit
 from ..positions.distances import learned_rows
-from .steps import Attend, FloatProgram, Place
+from .steps import FloatProgram, Place
 
 
 def emit_tables(source: FloatProgram, folder: Path, context: int) -> list[dict]:
@@ -30,10 +30,9 @@ def encodings(source: FloatProgram) -> list[tuple[Spec, np.ndarray | None]]:
     """(spec, the model's learned table or None) of each different encoding."""
     spec = source.positions()
     specs = (spec.embedding, *spec.kinds()) if isinstance(spec, Hybrid) else (spec,)
-    learned: dict[Spec, np.ndarray] = {}
-    for step in source.steps:
-        if isinstance(step, Place):
-            learned[step.spec] = source.read(step.table)
-        if isinstance(step, Attend) and step.bias is not None and step.relative not in learned:
-            learned[step.relative] = learned_rows(step.relative, source.read(step.bias))
+    learned: dict[Spec, np.ndarray] = {step.spec: source.read(step.table) for step in source.steps if isinstance(step, Place)}
+    for bias in dict.fromkeys(step.relative for step in source.layers() if step.relative is not None):
+        names = [step.bias for step in source.layers() if step.relative == bias]
+        tables = [learned_rows(bias, source.read(name)) for name in (names if bias.layers is not None else names[:1])]
+        learned[bias] = tables[0] if bias.layers is None else np.stack(tables)
     return [(part, learned.get(part)) for part in dict.fromkeys(specs)]

@@ -97,9 +97,9 @@ def _rope_parameters(config: dict) -> tuple[dict, float | None, float | None]:
             raise FormatError(f"{key} says type {kind!r} and rope_type {value['rope_type']!r}; they must agree")
         value.setdefault("rope_type", "default")
         found[key] = value
-    scaling = found.get("rope_parameters", found.get("rope_scaling", {"rope_type": "default"}))
-    for key in found.get("rope_scaling", {}):
-        agree(key, scaling.get(key), found["rope_scaling"][key], "rope_parameters", "rope_scaling")
+    scaling = dict(found.get("rope_parameters", found.get("rope_scaling", {"rope_type": "default"})))
+    for key, value in found.get("rope_scaling", {}).items():
+        scaling[key] = agree(key, scaling.get(key), value, "rope_parameters", "rope_scaling")
     theta = agree("rope_theta", scaling.pop("rope_theta", None), config.get("rope_theta"), "rope_parameters", "the config")
     share = agree(
         "partial_rotary_factor",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..errors import FormatError, UnsupportedError
@@ -91,6 +93,14 @@ def _t5(config: dict) -> dict[str, Spec]:
     return {"encoder": T5Bias(buckets, longest, True), "decoder": T5Bias(buckets, longest, False)}
 
 
+def _umt5(config: dict) -> dict[str, Spec]:
+    """T5's rule with a table per layer."""
+    encoder = config.get("num_layers", 8)
+    decoder = config.get("num_decoder_layers")
+    counts = {"encoder": encoder, "decoder": encoder if decoder is None else decoder}
+    return {part: replace(spec, layers=counts[part]) for part, spec in _t5(config).items()}
+
+
 def _distilbert(config: dict) -> Learned | Sinusoidal:
     if check_flag("sinusoidal_pos_embds", config.get("sinusoidal_pos_embds", False)):
         return Sinusoidal(check_count("dim", config.get("dim", 768), 2, 2**17))
@@ -170,10 +180,11 @@ ABSOLUTE = {
     **dict.fromkeys(("bart", "mbart", "plbart", "biogpt"), _bart),
     "opt": _opt,
     **dict.fromkeys(("blenderbot", "blenderbot-small"), _blenderbot),
-    **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), _t5),
+    **dict.fromkeys(("t5", "mt5", "switch_transformers"), _t5),
     **dict.fromkeys(("m2m_100", "nllb-moe", "speech_to_text"), _fairseq),
     **dict.fromkeys(("marian", "pegasus"), _marian),
     **dict.fromkeys(("xlm", "flaubert"), _xlm),
+    "umt5": _umt5,
     "esm": _esm,
     "mpnet": _mpnet,
     "distilbert": _distilbert,

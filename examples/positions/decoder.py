@@ -140,8 +140,11 @@ class Stack(nn.Module):
         if isinstance(added, positions.Learned):
             self.embed_positions = nn.Embedding(added.count, size.dim)
         biased = next((s for s in layer_specs(spec, size.layers) if isinstance(s, positions.T5Bias)), None)
-        if biased is not None:
+        if biased is not None and biased.layers is None:
             self.relative_attention_bias = nn.Embedding(biased.num_buckets, size.heads)
+        elif biased is not None:
+            for layer in self.layers:
+                layer.relative_attention_bias = nn.Embedding(biased.num_buckets, size.heads)
 
 
 class Decoder(nn.Module):
@@ -157,7 +160,7 @@ class Decoder(nn.Module):
         self._cached = None
 
     def tables(self, n: int):
-        """(rows to add [n, dim] or None, per layer (cos, sin) or None, bias [heads, n, n] or None).
+        """(rows to add [n, dim] or None, per layer (cos, sin) or None, bias [heads, n, n] per layer or None).
 
         Only fixed values are kept between calls; what is learned is gathered anew.
         """
@@ -167,7 +170,9 @@ class Decoder(nn.Module):
         if isinstance(embedding_spec(self.spec), positions.Learned):
             added = self.model.embed_positions(added)
         if buckets is not None:
-            bias = self.model.relative_attention_bias(buckets).permute(2, 0, 1)
+            shared = getattr(self.model, "relative_attention_bias", None)
+            learned = [shared or layer.relative_attention_bias for layer in self.model.layers]
+            bias = [table(buckets).permute(2, 0, 1) for table in learned]
         return added, turns, bias
 
     def _fixed(self, n: int):
@@ -183,7 +188,7 @@ class Decoder(nn.Module):
             if isinstance(layer, positions.Rope):
                 turn = tuple(torch.from_numpy(layer.attention_factor * t).float() for t in layer.cos_sin(p, self.size.context))
             elif isinstance(layer, positions.Alibi):
-                bias = torch.from_numpy(layer.bias(p, p)).float()
+                bias = [torch.from_numpy(layer.bias(p, p)).float()] * self.size.layers
             elif isinstance(layer, positions.T5Bias):
                 buckets = torch.from_numpy(layer.index(p, p))
             turns.append(turn)
@@ -194,8 +199,8 @@ class Decoder(nn.Module):
         x = self.model.embed_tokens(ids)
         if added is not None:
             x = x + added
-        for layer, turn in zip(self.model.layers, turns):
-            x = layer(x, turn, bias)
+        for i, (layer, turn) in enumerate(zip(self.model.layers, turns)):
+            x = layer(x, turn, None if bias is None else bias[i])
         return self.model.norm(x) @ self.model.embed_tokens.weight.T
 
 
