@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from . import gguf_file, manifest, onnx_out
 from . import options as option_rules
 from .pipeline import Compiled, compile_model
 from .position_tables import emit_tables
+from .temporary_folder import temporary_folder
 
 GGUF_TOKENIZER = {"bpe-bytelevel": "gpt2", "bpe-spm": "llama", "wordpiece": "bert", "unigram": "t5"}
 RUNTIME_LEFT_OUT = ("tests", "tools", "fuzz")  # of the top folder
@@ -42,7 +42,8 @@ def export_bundle(
     """Compile `source` and write the bundle folder `out`; returns its path.
 
     The options are those of `compile_model`. An existing bundle is replaced only with force=True; anything else that stands
-    at `out` is left alone. When something fails, or the user interrupts, nothing new stays on the disk.
+    at `out` is left alone. When something fails, or the user interrupts, nothing new stays on the disk; what a killed process
+    leaves (`.edgepos-*.tmp` beside `out`) goes with the next export there.
     Raises EdgePosError (UnsupportedError, FormatError among them).
     """
     path = Path(out)
@@ -57,18 +58,15 @@ def export_bundle(
         canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
         tokenizer=tokenizer, chat_template=chat_template, progress=progress,
     )  # fmt: skip
-    temporary = path.parent / f".edgepos-{secrets.token_hex(8)}.tmp"  # a name that fits wherever the bundle's does
     try:
-        _make_folder(temporary)
-        tell("write", 0, 1)
-        fill(temporary, canonical, compiled)
-        _move(temporary, path, force)
-        tell("write", 1, 1)
+        with temporary_folder(path.parent) as temporary:
+            tell("write", 0, 1)
+            fill(temporary, canonical, compiled)
+            _move(temporary, path, force)
+            tell("write", 1, 1)
     except OSError as error:
         why = error.strerror or str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
         raise EdgePosError(f"{path}: cannot be written ({why}); choose a writable place with enough room") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return path
 
 
@@ -135,11 +133,6 @@ def _copy_runtime(target: Path) -> None:
 
 def _write_text(path: Path, text: str) -> None:
     path.write_bytes(text.encode("utf-8"))
-
-
-def _make_folder(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir()
 
 
 def _check_target(path: Path, force: bool) -> None:
