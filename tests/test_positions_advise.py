@@ -46,6 +46,9 @@ def test_sizes_are_those_of_the_plans():
         assert costs.table_bytes(specs["rope"], SHAPE, 256, bits) == costs.table_bytes(specs["hybrid"], SHAPE, 256, bits) == table.bytes
         assert costs.table_bytes(specs["alibi"], SHAPE, 256, bits) == positions.BiasTablePlan(specs["alibi"], 256, bits).bytes
         assert costs.table_bytes(specs["sinusoidal"], SHAPE, 256, bits) == positions.SinusoidalPlan(specs["sinusoidal"], 256, bits).bytes
+        for spec in (specs["t5"], positions.T5Bias(8, 20, False, layers=4)):
+            bias = positions.LearnedBiasPlan(spec, np.ones((*([] if spec.layers is None else [4]), spec.rows, 4)), bits)
+            assert costs.table_bytes(spec, SHAPE, 256, bits) == bias.bytes
         learned = positions.LearnedPlan(specs["learned"], np.ones((256, 96)), bits)
         assert costs.table_bytes(specs["learned"], SHAPE, 256, bits) == learned.bytes
     assert costs.runtime_bytes(specs["rope"], SHAPE, 10**6) == 8 * 12

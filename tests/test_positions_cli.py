@@ -74,6 +74,25 @@ def test_one_format_writes_only_what_it_has(tmp_path):
     )
 
 
+def test_learned_biases_of_every_width(tmp_path):
+    rng = np.random.default_rng(2)
+    np.savez(tmp_path / "w.npz", t5=rng.normal(size=(16, 3)), layers=rng.normal(size=(2, 16, 3)), swin=rng.normal(size=(15, 2)))
+    for bits in (8, 16):
+        for name, arguments in {
+            "t5": ("t5", "--num-buckets", 16, "--causal", "--weights", f"{tmp_path / 'w.npz'}:t5"),
+            "layers": ("t5", "--num-buckets", 16, "--weights", f"{tmp_path / 'w.npz'}:layers"),
+            "swin": ("relative", "--extents", "1,2", "--no-clip", "--query-minus-key", "--weights", f"{tmp_path / 'w.npz'}:swin"),
+        }.items():
+            folder, stem = tmp_path / f"{name}{bits}", f"{arguments[0]}_int{bits}"
+            printed = edgepos("tables", *arguments, "--bits", bits, "--format", "c,npz,onnx,bin", "-o", folder).stdout
+            assert stem in printed and all((folder / f"{stem}.{suffix}").is_file() for suffix in ("c", "h", "npz", "onnx", "bin", "json"))
+            assert not list(folder.glob(f"*int{24 - bits}*"))
+            edgepos("positions", "check", folder)
+    assert spec_of(tmp_path / "layers8") == T5Bias(16, 128, layers=2).to_json()
+    assert spec_of(tmp_path / "swin16") == RelativeBias((1, 2), False, True).to_json()
+    assert "3.2" in edgepos("tables", "relative", "--extents", "3.2", "--weights", f"{tmp_path / 'w.npz'}:swin", "-o", tmp_path / "x", expect=1).stderr
+
+
 def test_learned_tables_from_files(tmp_path):
     values = np.random.default_rng(0).normal(size=(12, 4))
     np.save(tmp_path / "table.npy", values)
@@ -120,6 +139,17 @@ def test_learned_tables_of_models(tmp_path):
     with np.load(tmp_path / "b" / "decoder" / "t5_bias.npz") as archive:
         np.testing.assert_array_equal(archive["source"], decoder.astype(np.float32))
     edgepos("positions", "check", tmp_path / "b")
+    bias = "block.{}.layer.0.SelfAttention.relative_attention_bias.weight"
+    tables = {f"{stack}.{bias.format(i)}": rng.normal(size=(32, 2)) for i in range(12) for stack in ("encoder", "decoder")}
+    umt5 = save_model(tmp_path / "umt5", {"model_type": "umt5", "num_layers": 12}, tables)
+    edgepos("tables", "--from", umt5, "-o", tmp_path / "u", "--format", "npz")
+    edgepos("positions", "check", tmp_path / "u")
+    with np.load(tmp_path / "u" / "decoder" / "t5_int8.npz") as archive:
+        np.testing.assert_array_equal(archive["source"][10], tables[f"decoder.{bias.format(10)}"].astype(np.float32))
+        assert {"rows_layer0", "rows_layer11", "factors_layer11"} <= set(archive.files)
+    del tables[f"decoder.{bias.format(3)}"]
+    short = save_model(tmp_path / "short", {"model_type": "umt5", "num_layers": 12}, tables)
+    assert "11 bias tables" in edgepos("tables", "--from", short, "-o", tmp_path / "s", expect=1).stderr
     assert "encoder: table" in edgepos("positions", "pareto", tmp_path / "b").stdout
     bare = save_model(tmp_path / "bare", {"model_type": "gpt2", "n_positions": 20}, {"wte": wpe})
     assert "wpe.weight" in edgepos("tables", "--from", bare, "-o", tmp_path / "c", expect=1).stderr

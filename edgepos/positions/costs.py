@@ -91,12 +91,13 @@ def runtime_bytes(spec: Spec, shape: Shape, context: int) -> int:
         elif isinstance(layer, Alibi):
             total += 4 * shape.heads
         elif isinstance(layer, (T5Bias, RelativeBias)):
-            total += 4 * shape.heads * len(distance_rows(layer))
+            total += 4 * shape.heads * len(distance_rows(layer)) * (layer.layers or 1)
     return total
 
 
 def table_bytes(spec: Spec, shape: Shape, context: int, bits: int) -> int:
-    """The encoding as tables of 16 or 8 bits for another runtime: a row for every position, a bias for every distance."""
+    """The encoding as the tables of 16 or 8 bits that `edgepos tables` emits: a row for every position, an ALiBi bias for every distance, a
+    learned bias for every bucket with a factor per head."""
     added, layers = parts(spec, shape)
     total = 0
     if isinstance(added, Learned):
@@ -109,5 +110,5 @@ def table_bytes(spec: Spec, shape: Shape, context: int, bits: int) -> int:
         elif isinstance(layer, Alibi):
             total += context * shape.heads * bits // 8
         elif isinstance(layer, (T5Bias, RelativeBias)):
-            total += shape.heads * (len(distance_rows(layer)) * bits // 8 + ROW_SCALE_BYTES)
+            total += shape.heads * (layer.rows * bits // 8 + ROW_SCALE_BYTES) * (layer.layers or 1)
     return total

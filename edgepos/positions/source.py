@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,9 +165,21 @@ def _weight(spec: Spec, tensors: dict, origin: str, stack: str) -> np.ndarray | 
     found = [name for name in tensors if name.endswith(endings) and any(part in name for part in stacks)] if endings else []
     if not found and isinstance(spec, (Learned, RelativeBias)):
         raise FormatError(f"{origin}: no tensor ends in {' or '.join(endings)}; the learned table is missing")
+    layers = getattr(spec, "layers", None)
+    if layers is not None and found:
+        return _of_layers(spec, {name: tensors[name] for name in found}, origin)
     if len(found) > 1:
         raise FormatError(f"{origin}: {found[0]} and {found[1]} could both be the learned table; emit it with `edgepos tables learned`")
     return _floats(tensors[found[0]], found[0]) if found else None
+
+
+def _of_layers(spec: T5Bias | RelativeBias, found: dict, origin: str) -> np.ndarray:
+    """The tables of a bias per layer, float64 [layers, rows, heads], in the order of the first number in their names."""
+    numbers = {name: int(match.group(1)) for name in found if (match := re.search(r"\.(\d+)\.", name))}
+    tables = [_floats(found[name], name) for name in sorted(numbers, key=numbers.get)]
+    if len(set(numbers.values())) != len(found) or len(found) != spec.layers or len({t.shape for t in tables}) != 1:
+        raise FormatError(f"{origin}: {len(found)} bias tables {', '.join(found)[:80]}; allowed is one for each of {spec.layers} layers, all of one shape")
+    return np.stack(tables)
 
 
 def _floats(values, name: str) -> np.ndarray:
