@@ -198,7 +198,7 @@ def test_budgets_hold_for_every_encoding():
     assert positions.plan(T5Bias(), bits=32, weights=BIAS).bound <= 2.0**-17
     assert isinstance(positions.plan(Alibi(4), bits=8, context=300), SlopePlan)
     table = positions.plan(Alibi(4), bits=8, method="table", context=300, max_error=0.0625)
-    assert isinstance(table, BiasTablePlan) and table.error == 0.0625 and table.bytes == 1200
+    assert isinstance(table, BiasTablePlan) and 0.06 < table.error <= 0.0625 and table.bytes == 1200
     assert positions.plan(Sinusoidal(8), context=100).method == "phase" or positions.plan(Sinusoidal(8), context=100).bytes <= 1060
     assert positions.plan(Sinusoidal(8), context=10**6, max_error=0.58).method == "phase"
     assert positions.plan(Sinusoidal(8), context=1000, max_error=0.5).method == "table"
