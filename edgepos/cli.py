@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Optional
@@ -213,6 +214,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 def main() -> None:
     """Entry point: errors are one line; exit code 1 for what failed, 2 for wrong usage."""
+    warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}", style="yellow", markup=False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that temporary folders go
     try:
         code = app(standalone_mode=False)

@@ -9,13 +9,14 @@ from gguf_models import write_gguf
 from hf_models import VOCAB, make_llama, random_ids
 
 from edgepos.bundle import Bundle
-from edgepos.compiler import compile_model, export_bundle
+from edgepos.compiler import compile_model, export_bundle, loss
 from edgepos.compiler.source_grid import from_source, quantize_w4
 from edgepos.compiler.weights import dequantize, quantize
 from edgepos.errors import UnsupportedError
 from edgepos.export import load
 from edgepos.export.quantized_rows import QuantizedRows
 from edgepos.float_session import reference
+from edgepos.golden_session import GoldenSession
 from edgepos.program import W4G32, Op
 from edgepos.report.metrics import kl_divergence, log_softmax
 
@@ -107,9 +108,21 @@ def test_the_options(tmp_path, llama):
         compile_model(canonical, calibration=ids, weights="w3")
 
 
-def test_4_bits_from_floats_warn(tmp_path):
+def test_4_bits_from_floats_warn_with_their_measured_loss(tmp_path):
     make_llama(tmp_path, **SIZES)
-    with pytest.warns(UserWarning, match="4-bit"):
-        program = compile_model(load(tmp_path), calibration=random_ids(16).tolist(), weights="w4g32").program
+    canonical, ids = load(tmp_path), random_ids(16).tolist()
+    with pytest.warns(UserWarning, match="w4g32 of a float source") as seen:
+        program = compile_model(canonical, calibration=ids, weights="w4g32").program
     forms = [op.params["form"] for op in program.ops if op.code == Op.LINEAR]
     assert forms == [W4G32] * len(forms)
+    floats, integers = reference(canonical).eval(ids), GoldenSession(program).eval(ids)
+    kl = kl_divergence(log_softmax(floats), log_softmax(integers)).mean()
+    text = str(seen[0].message)
+    assert f"KL {kl:.2g} nats per token" in text and "on 16 calibration tokens" in text and kl > 1e-4
+
+
+def test_a_large_float_model_is_not_run_for_a_warning(tmp_path, monkeypatch):
+    make_llama(tmp_path, **SIZES)
+    monkeypatch.setattr(loss, "FLOAT_BYTES", 1000)
+    with pytest.warns(UserWarning, match="not measured here .*edgepos report"):
+        compile_model(load(tmp_path), calibration=random_ids(16).tolist(), weights="w4g32")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,10 +54,12 @@ class Assembly:
         self.number: dict[str, int] = {}
         self._shared: dict[object, int] = {}
 
-    def build(self) -> None:
-        """Add every step, in order."""
-        for step in self.source.steps:
+    def build(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Add every step, in order; progress(done, total) counts them."""
+        for index, step in enumerate(self.source.steps):
             _BUILDERS[type(step)](self, step)
+            if progress is not None:
+                progress(index + 1, len(self.source.steps))
         self.program.header.head_start = head_start(self.program.ops)
 
     # ---- tensors

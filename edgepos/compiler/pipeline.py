@@ -16,6 +16,7 @@ from . import options as option_rules
 from .assemble import Assembly
 from .chat_tensors import add_chat, derive_chat, end_of_answer
 from .calibrate import calibrate, replay
+from .loss import four_bit_warning
 from .match import match
 from .options import SOURCE, Options
 from .plan import plan
@@ -58,7 +59,7 @@ def compile_model(
     """Compile a canonical model into an integer program, keeping what was decided on the way.
 
     weights: "source" keeps the integers of a quantized source (the default for those), "w8g32" (else the default), "w8", or
-    "w4g32", which a float source loses accuracy by (a warning says so); activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
+    "w4g32", which a float source loses accuracy by (a warning says how much); activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
     calibration: a text, a path or token ids (default: the project's own text). choices: F of every value, recorded by an
     earlier compilation, instead of calibrating. tokenizer: "source", or None for a program that knows token ids only. chat_template: "source", or None to leave it out. progress(what, done, total) is told how far it is.
     Raises UnsupportedError for a bad option or anything in the graph that is not understood (naming the node),
@@ -66,18 +67,14 @@ def compile_model(
     """
     tell = progress or (lambda what, done, total: None)
     options = option_rules.check(weights=option_rules.weights_for(weights, canonical), activations=activations, kv=kv, context=context, limit=canonical.context)
-    if options.weights == "w4g32" and not canonical.grids:
-        warnings.warn("weights w4g32 of a float source: plain 4-bit rounding costs accuracy; measure it with `edgepos report`, or use w8g32", stacklevel=2)
     option_rules.check_tokenizer(tokenizer, canonical)
     option_rules.check_chat_template(chat_template)
     source = match(canonical.model)
     option_rules.check_length(options, canonical, source)
     ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context)
 
-    tell("quantize", 0, 1)
     assembly = Assembly(source, options, canonical.grids)
-    assembly.build()
-    tell("quantize", 1, 1)
+    assembly.build(lambda done, total: tell("quantize", done, total))
     if choices is None:
         chosen = calibrate(assembly, ids, lambda done, total: tell("calibrate", done, total))
     else:
@@ -103,6 +100,8 @@ def compile_model(
     tell("self-test", 0, 1)
     program.header.digest = digest(program, test)
     tell("self-test", 1, 1)
+    if options.weights == "w4g32" and not canonical.grids:
+        warnings.warn(four_bit_warning(canonical, program, ids), stacklevel=2)
     return Compiled(program, source, options, chosen, test, ids, eos, chat)
 
 

@@ -1,0 +1,34 @@
+"""What four bits cost a model that had floats, measured where that is quick: the text of export's warning."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..export import CanonicalModel
+from ..golden_session import GoldenSession
+from ..program import Program
+from ..report.metrics import kl_divergence, log_softmax
+
+TOKENS = 128
+FLOAT_BYTES = 2**30  # a float model above this is not run only to word a warning
+
+
+def four_bit_warning(canonical: CanonicalModel, program: Program, ids: list[int]) -> str:
+    """One line: the loss of w4g32 on the first calibration tokens `ids` against the float graph in ONNX Runtime."""
+    return f"weights w4g32 of a float source: {_loss(canonical, program, ids[:TOKENS])}; use w8g32 where that is too much"
+
+
+def _loss(canonical: CanonicalModel, program: Program, ids: list[int]) -> str:
+    size = sum(value.const_value.nbytes for value in canonical.model.graph.initializers.values())
+    if size > FLOAT_BYTES:
+        return f"plain 4-bit rounding costs accuracy, not measured here because the float model has {size / 1e9:.1f} GB (`edgepos report` measures it)"
+    from ..float_session import FloatSession
+
+    floats, integers = FloatSession(canonical.model), GoldenSession(program, len(ids))
+    if program.embedding:
+        a, b = np.float64(floats.embed(ids)), np.float64(integers.embed(ids))
+        return f"cosine {a @ b / np.sqrt((a @ a) * (b @ b)):.4f} to the float embedding, on {len(ids)} calibration tokens"
+    p, q = floats.eval(ids), integers.eval(ids)
+    kl = kl_divergence(log_softmax(p), log_softmax(q)).mean()
+    same = (p.argmax(-1) == q.argmax(-1)).mean()
+    return f"KL {kl:.2g} nats per token to the float model and {same:.0%} the same first choice, on {len(ids)} calibration tokens"
