@@ -218,7 +218,7 @@ def test_budgets_hold_for_every_encoding():
         (Alibi(4), {"method": "table"}, "tables up to 2\\^26 bytes"),
         (T5Bias(), {}, "give it as weights"),
         (T5Bias(), {"weights": BIAS[:31]}, "bias table has shape"),
-        (T5Bias(), {"weights": BIAS, "bits": 8, "max_error": 1e-3}, "the smallest is table with 8 bits, a factor per table, 136 bytes, error 0.0"),
+        (T5Bias(), {"weights": BIAS, "bits": 8, "max_error": 1e-3}, "the smallest is table with 8 bits, a factor per tensor, 136 bytes, error 0.0"),
         (RelativeBias((3, 2)), {}, "give it as weights"),
         (Learned(40), {}, "give it as weights"),
         (Learned(40), {"weights": ROWS, "context": 41}, "passes the learned table's 40 positions; positions.interpolate"),

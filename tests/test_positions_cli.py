@@ -211,6 +211,45 @@ def test_show_draws_four_panels(spec, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "a.svg"]
 
 
+TABLE = np.random.default_rng(2).normal(size=(32, 4))
+DRAWN = [
+    (Rope(64), None),
+    (Alibi(8), None),
+    (Sinusoidal(16), None),
+    (T5Bias(), TABLE),
+    (T5Bias(16, 64, layers=2), TABLE.reshape(2, 16, 4)),
+    (RelativeBias((15,)), TABLE[:31]),
+    (Learned(32), TABLE),
+]
+
+
+@pytest.mark.parametrize("spec, weights", DRAWN, ids=lambda value: getattr(value, "encoding", None))
+def test_drawings_have_units_and_labels_apart(spec, weights, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from edgepos.positions import plots
+    from edgepos.positions.methods import method_rows
+
+    kept = []
+    monkeypatch.setattr(plots, "_save", lambda figure, output: kept.append(figure))
+    plots.draw(spec, tmp_path / "a.png", 32, weights)
+    (figure,) = kept
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    panels = [axis for axis in figure.axes if axis.get_title()]
+    assert len(panels) == 4 and all(axis.get_xlabel() and axis.get_ylabel() for axis in panels)
+    assert all(axis.get_ylabel() for axis in figure.axes)  # colour bars too
+    methods = panels[3]
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in methods.texts]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    numbers = sorted(int(n) for text in methods.texts for n in text.get_text().split(", "))
+    names = [text.get_text() for text in methods.get_legend().get_texts()]
+    assert numbers == list(range(1, len(names) + 1)) and len(names) == len(method_rows(spec, 32, weights))
+    frame = figure.bbox
+    assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 for box in [methods.get_legend().get_window_extent(), *boxes])
+
+
 def test_show_draws_learned_tables(tmp_path):
     pytest.importorskip("matplotlib")
     values = np.random.default_rng(2).normal(size=(32, 4))

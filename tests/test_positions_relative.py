@@ -109,7 +109,7 @@ def exactly(value, scale, places=80):
         return mpmath.mpf(float(value)) / mpmath.ln(2) / scale
 
 
-@pytest.mark.parametrize("per", ["head", "table"])
+@pytest.mark.parametrize("per", ["head", "tensor"])
 @pytest.mark.parametrize("bits, full", [(16, 32767), (8, 127)])
 @pytest.mark.parametrize("spec", [T5Bias(), RelativeBias((2, 3)), T5Bias(8, 20, False, layers=2)])
 def test_learned_bias_in_16_and_8_bits(spec, bits, full, per):
@@ -138,7 +138,7 @@ def test_learned_bias_in_16_and_8_bits(spec, bits, full, per):
     assert sum(plan.terms().values()) <= plan.bound and plan.bytes == plan.table.nbytes + plan.factors.nbytes
     assert plan.bound_weight == pytest.approx(2**plan.bound - 1, rel=1e-6)
     if per == "head":
-        assert plan.mean_error < LearnedBiasPlan(spec, values, bits, "table").mean_error
+        assert plan.mean_error < LearnedBiasPlan(spec, values, bits, "tensor").mean_error
     json.dumps(plan.certificate())
 
 

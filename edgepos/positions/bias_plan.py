@@ -18,7 +18,7 @@ from .relative import RelativeBias, T5Bias
 from .spec import check_choice, check_count
 
 FULL_SCALES = {32: INT32_MAX, 16: 32767, 8: 127}
-PER = ("head", "table")
+PER = ("head", "tensor")
 WIDEST_SHIFT = 62  # products are below 2^46: from 47 on all of them round to 0
 
 
@@ -55,9 +55,9 @@ def bias_integers(values) -> np.ndarray:
 class LearnedBiasPlan(Plan):
     """The integers of a learned table [rows, heads], or [layers, rows, heads] where the spec has a table per layer.
 
-    Attributes: spec; bits 32, 16 or 8; per: which numbers share a factor, "head" or "table" (16 and 8 bits); table: integers in the
+    Attributes: spec; bits 32, 16 or 8; per: which numbers share a factor, "head" or "tensor" (16 and 8 bits); table: integers in the
     shape of the values, value · log2(e) / unit, correctly rounded; factors: int32 [..., heads or 1, 2] of (m, h) with unit = m·2^−h, the
-    largest magnitude of the head or table over 32767 or 127 (None with 32 bits, whose unit is 2^−16); method "table"; bytes; entry_bound: the
+    largest magnitude of the head or tensor over 32767 or 127 (None with 32 bits, whose unit is 2^−16); method "table"; bytes; entry_bound: the
     largest error of all entries in log2 units, at `worst`, ([layer,] row, head); bound: of `bias_fixed`, in log2 units; bound_weight: the
     same as a relative error of a softmax weight.
     """
@@ -184,7 +184,7 @@ def _with_factors(values: np.ndarray, bits: int, per: str) -> tuple[np.ndarray, 
     full = FULL_SCALES[bits]
     groups = np.moveaxis(values, -1, -2)  # [..., heads, rows]
     shape = groups.shape
-    if per == "table":
+    if per == "tensor":
         groups = groups.reshape(*shape[:-2], 1, -1)
     flat = groups.reshape(-1, groups.shape[-1])
     integers, factors = [], []

@@ -82,7 +82,7 @@ def _of_table(spec: Learned | T5Bias | RelativeBias, context: int | None, weight
     if context is not None:
         check_context(context)
     if not isinstance(spec, Learned):
-        return [LearnedBiasPlan(spec, weights)] + [LearnedBiasPlan(spec, weights, b, per) for b in (16, 8) for per in ("head", "table")]
+        return [LearnedBiasPlan(spec, weights)] + [LearnedBiasPlan(spec, weights, b, per) for b in (16, 8) for per in ("head", "tensor")]
     if context is not None and context > spec.context:
         raise ContextError(f"context {context} passes the learned table's {spec.context} positions; positions.interpolate makes a longer one")
     return [LearnedPlan(spec, weights, bits, per) for bits in (16, 8) for per in ("row", "tensor")]
