@@ -25,10 +25,8 @@ from random_programs import Shape, random_program  # noqa: E402
 
 from edgepos.compiler import gguf_file  # noqa: E402
 from edgepos.program import Op  # noqa: E402
-from edgepos.runtime.native import Image  # noqa: E402
+from edgepos.runtime.native import Image, kernel_sets  # noqa: E402
 from edgepos.runtime.session import CSession  # noqa: E402
-
-SETS = ("generic", "dispatched")
 
 
 def write_model(path: Path, weights: str, layers: int, kv: int):
@@ -54,9 +52,9 @@ def bandwidth() -> float:
     return block.nbytes / min(times)
 
 
-def speeds(image: Image, generic: bool, prompt: int, tokens: int, batch: int) -> tuple[float, float, str]:
-    """(prompt tokens per second, generated tokens per second of the best eight in a row, kernels) of one run."""
-    session = CSession(image, context=prompt + tokens, n_batch=batch, generic=generic)
+def speeds(image: Image, kernels: str, prompt: int, tokens: int, batch: int) -> tuple[float, float]:
+    """(prompt tokens per second, generated tokens per second of the best eight in a row) of one run."""
+    session = CSession(image, context=prompt + tokens, n_batch=batch, kernels=kernels)
     started = time.process_time()
     session.eval_int([7 * i % 1000 for i in range(prompt)], logits="none")
     prefill = prompt / (time.process_time() - started)
@@ -65,7 +63,7 @@ def speeds(image: Image, generic: bool, prompt: int, tokens: int, batch: int) ->
         session.eval_int([session.argmax()], logits="none")
         stamps.append(time.process_time())
     best = min(later - earlier for earlier, later in zip(stamps, stamps[8:], strict=False))
-    return prefill, 8 / best, session.kernels
+    return prefill, 8 / best
 
 
 def main() -> int:
@@ -77,7 +75,7 @@ def main() -> int:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=24, help="at least 8")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="*", choices=kernel_sets(), default=kernel_sets(), help="kernel sets of this processor")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     best: dict[str, list[float]] = {}
@@ -90,8 +88,8 @@ def main() -> int:
         for _ in range(options.runs):
             for name in options.sets:
                 memory = max(memory, bandwidth())
-                prefill, decode, kernels = speeds(image, name == "generic", options.prompt, options.tokens, options.batch)
-                row = best.setdefault(kernels, [0.0, 0.0])
+                prefill, decode = speeds(image, name, options.prompt, options.tokens, options.batch)
+                row = best.setdefault(name, [0.0, 0.0])
                 row[:] = max(row[0], prefill), max(row[1], decode)
     rows = [
         {

@@ -11,9 +11,10 @@ from boards import require
 from random_programs import Shape, random_program
 from tokenizer_images import image
 
+from edgepos.errors import EdgePosError
 from edgepos.golden_session import GoldenSession
 from edgepos.resources import c_runtime_dir
-from edgepos.runtime.native import Image, lib
+from edgepos.runtime.native import Image, kernel_sets, lib
 from edgepos.runtime.session import CSession
 from edgepos.targets import build, tools
 
@@ -28,23 +29,36 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("extreme", [False, True])
-def test_both_give_the_bits_of_golden(name, extreme):
+def test_every_set_gives_the_bits_of_golden(name, extreme):
     program = random_program(np.random.default_rng(list(SHAPES).index(name)), SHAPES[name], extreme)
     ids = np.random.default_rng(1).integers(0, program.header.vocab, program.header.context)
     golden, picture = GoldenSession(program), Image(image(program))
     expected = golden.eval_int(ids)
-    for generic in (False, True):
+    for name in kernel_sets():
         for cut in (1, 3, 13, len(ids)):
-            s = CSession(picture, generic=generic, n_batch=cut)
+            s = CSession(picture, kernels=name, n_batch=cut)
             assert (s.eval_int(ids) == expected).all(), (s.kernels, cut)
             assert s.saturations == golden.saturations and s.argmax() == int(expected[-1].argmax())
 
 
 def test_generic_is_what_it_says():
     picture = Image(image(random_program(np.random.default_rng(0), Shape())))
-    assert CSession(picture, generic=True).kernels == "generic"
-    named = {0: {"generic"}, lib.EP_CPU_AVX2: {"avx2"}}.get(lib.ep_cpu_detect(), {"neon", "dotprod"})
+    assert CSession(picture, kernels="generic").kernels == "generic"
+    x86 = {0: {"generic"}, lib.EP_CPU_AVX2: {"avx2"}, lib.EP_CPU_AVX2 | lib.EP_CPU_AVX512: {"avx512"}}
+    named = x86.get(lib.ep_cpu_detect(), {"neon", "dotprod"})
     assert CSession(picture).kernels in named
+
+
+def test_a_set_by_name(monkeypatch):
+    picture = Image(image(random_program(np.random.default_rng(0), Shape())))
+    for name in kernel_sets():
+        monkeypatch.setenv("EDGEPOS_KERNELS", name)
+        assert CSession(picture).kernels == name
+    foreign = "neon" if "avx2" in kernel_sets() or platform.machine() == "x86_64" else "avx2"
+    for wrong in (foreign, "fast"):
+        monkeypatch.setenv("EDGEPOS_KERNELS", wrong)
+        with pytest.raises(EdgePosError, match=f"kernels '{wrong}': this processor runs generic"):
+            CSession(picture)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a compiler for x86-64")

@@ -13,11 +13,15 @@ static inline uint32_t ep_cpu_detect(void);
 #include <cpuid.h>
 
 static inline uint32_t ep_cpu_detect(void) {
+  const unsigned avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512IFMA;
   unsigned a, b, c, d, low, high;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low & 6) != 6) return 0; /* the operating system does not keep XMM and YMM */
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) ? EP_CPU_AVX2 : 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return 0;
+  /* masks, the upper halves of ZMM0 to 15, and ZMM16 to 31 */
+  if ((low & 0xe0) != 0xe0 || (b & avx512) != avx512 || !(c & bit_AVX512VNNI)) return EP_CPU_AVX2;
+  return EP_CPU_AVX2 | EP_CPU_AVX512;
 }
 
 #elif defined(__aarch64__) && defined(__linux__)

@@ -68,12 +68,14 @@ static void multiply(const ep_session *s, int64_t *acc, const int32_t *op, ep_ti
 void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32_t t, int32_t tokens, int32_t from, int32_t to,
                     int32_t *out, size_t stride) {
   int32_t cols = ep_linear_cols(&s->program, op), most_tokens = tokens < EP_TILE_TOKENS ? tokens : EP_TILE_TOKENS;
-  int32_t most_rows = (EP_TILE / most_tokens) & ~7; /* kernels take eight rows at a time */
+  int32_t most_rows = EP_TILE / most_tokens & -EP_TILE_ROWS; /* kernels take several rows at a time */
+  if (most_rows == 0) most_rows = EP_TILE_ROWS;
   for (int32_t row = from; row < to; row += most_rows) {
     for (int32_t i = 0; i < tokens; i += most_tokens) {
       ep_tile tile = {.cols = cols,
                       .rows = to - row < most_rows ? to - row : most_rows,
-                      .tokens = tokens - i < most_tokens ? tokens - i : most_tokens};
+                      .tokens = tokens - i < most_tokens ? tokens - i : most_tokens,
+                      .scratch = lane->scratch};
       multiply(s, lane->acc, op, &tile, row, t + i);
       finish(s, lane, op, &tile, t + i, row, out + (size_t)i * stride + (row - from), stride);
     }

@@ -28,11 +28,14 @@ static void lay_out_layer(const ep_session *s, arena *a, const int32_t *record, 
 
 static void lay_out_lane(const ep_session *s, arena *a, ep_lane *l) {
   const ep_program *p = &s->program;
+  int32_t tokens = s->cfg.n_batch < EP_TILE_TOKENS ? s->cfg.n_batch : EP_TILE_TOKENS, sums = EP_TILE_ROWS * tokens;
+  if (sums < EP_TILE) sums = EP_TILE;
   memset(l, 0, sizeof *l);
-  l->acc = (int64_t *)take(a, p->v_dim > EP_TILE ? (uint64_t)p->v_dim : EP_TILE, sizeof *l->acc);
+  l->acc = (int64_t *)take(a, (uint64_t)(p->v_dim > sums ? p->v_dim : sums), sizeof *l->acc);
   l->scores = (int32_t *)take(a, p->n_kv ? (uint64_t)s->cfg.context : 0, sizeof *l->scores);
   l->q = (int16_t *)take(a, (uint64_t)p->k_dim, sizeof *l->q);
   l->tile = (int32_t *)take(a, EP_TILE, sizeof *l->tile);
+  l->scratch = take(a, s->kernels.scratch, 1);
 }
 
 /* Sizes stay far below 2^64: 2^12 layers of 2^10 heads, 2^18 slots and 2 * 512 components are 2^52 bytes. */
@@ -70,7 +73,7 @@ static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *
   s->cfg = *cfg;
   if (cfg->context < 0 || cfg->context > s->program.context || cfg->n_batch < 0 || cfg->threads < 0) return EP_ERR_ARGUMENT;
   if (cfg->context == 0) s->cfg.context = s->program.context;
-  if (cfg->n_batch == 0) s->cfg.n_batch = s->program.bidirectional ? s->cfg.context : 16;
+  if (cfg->n_batch == 0) s->cfg.n_batch = s->program.bidirectional ? s->cfg.context : cfg->cpu ? 64 : 16;
   if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
   if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
   ep_choose_kernels(&s->kernels, cfg->cpu);

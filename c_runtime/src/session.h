@@ -5,15 +5,17 @@
 #include "internal.h"
 #include "kernels/kernels.h"
 
-enum { EP_TILE = 128, EP_TILE_TOKENS = 16 }; /* sums of one kernel call; tokens among them at most */
+/* One kernel call: EP_TILE sums, for several tokens at least EP_TILE_ROWS rows and at most EP_TILE_TOKENS tokens. */
+enum { EP_TILE = 128, EP_TILE_ROWS = 16, EP_TILE_TOKENS = 64 };
 
 /* Scratch of one task that may run beside others. */
 typedef struct ep_lane {
   uint64_t saturations;
-  int64_t *acc;        /* max(EP_TILE, v_dim) */
+  int64_t *acc;        /* max(EP_TILE, v_dim, EP_TILE_ROWS * min(n_batch, EP_TILE_TOKENS)) */
   int32_t *scores;     /* context */
   int16_t *q;          /* k_dim */
   int32_t *tile;       /* EP_TILE logits */
+  void *scratch;       /* of the kernels */
   int32_t best, token; /* argmax so far */
 } ep_lane;
 

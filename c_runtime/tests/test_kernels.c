@@ -68,20 +68,21 @@ static void compare_linear(linear one, linear other, size_t cols, size_t rows, s
   int16_t *g = numbers16((int16_t *)room(scales * rows * 2), scales * rows, way / WAYS / WAYS % WAYS, 0);
   int32_t *sums = (int32_t *)room(groups * tokens * 4);
   int64_t *want = (int64_t *)room(n * 8), *got = (int64_t *)room(n * 8);
-  ep_tile tile = {w, scales ? g : NULL, x, scales == 2 * groups ? sums : NULL, (int32_t)cols, (int32_t)rows, (int32_t)tokens};
+  void *scratch = aligned_room(fast.scratch + 64);
+  ep_tile tile = {w, scales ? g : NULL, x, scales == 2 * groups ? sums : NULL, (int32_t)cols, (int32_t)rows, (int32_t)tokens, scratch};
   sum_groups(sums, x, groups * tokens);
   memset(want, 1, n * 8);
   memset(got, 2, n * 8);
   one(want, &tile);
   other(got, &tile);
   CHECK(memcmp(want, got, n * 8) == 0);
-  free(x), free(w), free(g), free(sums), free(want), free(got);
+  free(x), free(w), free(g), free(sums), free(want), free(got), free(scratch);
 }
 
 static void test_linear(void) {
-  static const int32_t widths[] = {32, 64, 96, 128, 160, 224, 256, 288, 352, 544, 2080};
+  static const int32_t widths[] = {32, 64, 96, 128, 160, 224, 256, 288, 352, 544, 2080, 4192};
   for (int i = 0; i < 1500; i++) {
-    size_t cols = (size_t)widths[below(11)], rows = (size_t)below(20) + 1, tokens = (size_t)below(16) + 1;
+    size_t cols = (size_t)widths[below(12)], rows = (size_t)below(40) + 1, tokens = (size_t)below(20) + 1;
     int way = i % 3 ? (int)(draw(&state) % (WAYS * WAYS * WAYS)) : 0;
     compare_linear(generic.linear_w8, fast.linear_w8, cols, rows, tokens, cols, 0, way);
     compare_linear(generic.linear_w8g32, fast.linear_w8g32, cols, rows, tokens, cols, cols / 32, way);
@@ -230,7 +231,7 @@ static void test_exponentials(void) {
 
 int main(void) {
   /* Each set that the processor has by itself, and all of them together. */
-  static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD};
+  static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_AVX2 | EP_CPU_AVX512, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD};
   uint32_t cpu = ep_cpu_detect();
   ep_choose_kernels(&generic, 0);
   CHECK(strcmp(generic.name, "generic") == 0);

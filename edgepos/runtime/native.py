@@ -52,14 +52,40 @@ def aligned(size: int) -> np.ndarray:
     return raw[start : start + size]
 
 
-def make_config(context: int | None, n_batch: int = 0, generic: bool = False):
-    """ep_config without threads, with the kernels of this processor or the generic ones.
+# Kernel sets and the EP_CPU_ bits they need.
+KERNELS = {
+    "generic": 0, "avx2": lib.EP_CPU_AVX2, "avx512": lib.EP_CPU_AVX2 | lib.EP_CPU_AVX512,
+    "neon": lib.EP_CPU_NEON, "dotprod": lib.EP_CPU_NEON | lib.EP_CPU_DOTPROD,
+}  # fmt: skip
 
-    Raises ContextError or EdgePosError for numbers C could not hold or would take as a default.
+
+def kernel_sets() -> list[str]:
+    """Names of the kernel sets that this processor runs, the generic ones first."""
+    cpu = lib.ep_cpu_detect()
+    return [name for name, bits in KERNELS.items() if bits & cpu == bits]
+
+
+def cpu_bits(kernels: str | None) -> int:
+    """EP_CPU_ bits of a kernel set by name; None: of EDGEPOS_KERNELS in the environment, else all that this processor has.
+
+    Raises EdgePosError for a name that is unknown or that this processor cannot run.
+    """
+    kernels = kernels or os.environ.get("EDGEPOS_KERNELS")
+    if not kernels:
+        return lib.ep_cpu_detect()
+    if kernels not in kernel_sets():
+        raise EdgePosError(f"kernels {kernels!r}: this processor runs {', '.join(kernel_sets())}")
+    return KERNELS[kernels]
+
+
+def make_config(context: int | None, n_batch: int = 0, kernels: str | None = None):
+    """ep_config without threads, with the kernels of cpu_bits.
+
+    Raises ContextError or EdgePosError for numbers C could not hold or would take as a default, and for kernels that cannot run here.
     """
     context = 0 if context is None else whole_number("context", context, 1, 2**31 - 1, ContextError)
     n_batch = whole_number("n_batch", n_batch, 0, 2**31 - 1)  # 0: the default
-    return ffi.new("ep_config *", {"context": context, "n_batch": n_batch, "threads": 1, "cpu": 0 if generic else lib.ep_cpu_detect()})
+    return ffi.new("ep_config *", {"context": context, "n_batch": n_batch, "threads": 1, "cpu": cpu_bits(kernels)})
 
 
 @dataclass(frozen=True)

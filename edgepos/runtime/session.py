@@ -76,14 +76,14 @@ class CSession(Generates, Embeds):
     One thread at a time may use a session (EdgePosError otherwise); sessions of the same image are independent.
     """
 
-    def __init__(self, image: Image, context: int | None = None, threads: int = 1, n_batch: int = 0, generic: bool = False):
+    def __init__(self, image: Image, context: int | None = None, threads: int = 1, n_batch: int = 0, kernels: str | None = None):
         """context: tokens it can hold, None for the model's; n_batch: tokens evaluated at a time, 0 for the default.
-        generic: without the kernels of this processor, which change the speed and never a bit.
+        kernels: a name of native.KERNELS instead of the best that this processor runs; changes the speed, never a bit.
 
         Raises ContextError for a context outside 1 … the model's, EdgePosError for other parameters out of range.
         """
         threads = whole_number("threads", threads, 1, MAX_THREADS)
-        config = make_config(context, n_batch, generic)
+        config = make_config(context, n_batch, kernels)
         self._pool = _new_pool(threads) if threads > 1 else None
         if self._pool is not None:
             config.threads = lib.ep_pool_threads(self._pool)

@@ -17,10 +17,12 @@ typedef struct ep_tile {
   const int16_t *x;
   const int32_t *sums; /* w4g32 only: of x, [tokens][cols/32] */
   int32_t cols, rows, tokens;
+  void *scratch; /* ep_kernels.scratch bytes, aligned to 64 */
 } ep_tile;
 
 typedef struct ep_kernels {
   const char *name;
+  size_t scratch; /* a multiple of 64 */
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
   void (*linear_w8)(int64_t *acc, const ep_tile *tile);
   void (*linear_w8g32)(int64_t *acc, const ep_tile *tile);
@@ -50,6 +52,7 @@ void ep_choose_kernels(ep_kernels *table, uint32_t cpu);
 void ep_generic_kernels(ep_kernels *table);
 /* Override what the instruction set speeds up, if it is among the bits and this build has it. */
 void ep_avx2_kernels(ep_kernels *table, uint32_t cpu);
+void ep_avx512_kernels(ep_kernels *table, uint32_t cpu);
 void ep_neon_kernels(ep_kernels *table, uint32_t cpu);
 
 #endif
