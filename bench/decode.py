@@ -49,7 +49,7 @@ def build_program(folder: Path) -> Path:
 
 def run_once(program: Path, bundle, tokens: int) -> tuple[float, int]:
     """(tokens per second, peak resident bytes) of one run."""
-    command = [program, bundle.model_path, "--ids", "1", "-n", str(tokens), "--context", str(tokens + 1), "--ignore-eos", "--ids-out"]
+    command = [program, bundle.model_path, "--ids", "1", "-n", str(tokens), "--context", str(tokens + 1), "--no-eos", "--ids-out"]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     # Asked of the running process: what wait4 tells afterwards includes this process's own memory before exec.
     peak = 0

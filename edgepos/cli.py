@@ -1,4 +1,4 @@
-"""The command line: export, run, report, inspect, selftest, verify, demo, positions, tables."""
+"""The command line: export, run, perplexity, report, inspect, selftest, verify, demo, positions, tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from . import __version__
 from .cli_common import BundleArgument, err, out, progress_bar
-from .cli_run import run
+from .cli_run import perplexity, run
 from .errors import EdgePosError
 from .positions.cli import app as positions_app
 from .positions.cli_tables import app as tables_app
@@ -78,6 +78,7 @@ def export(
 
 
 app.command()(run)
+app.command()(perplexity)
 
 
 @app.command()

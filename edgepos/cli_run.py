@@ -1,38 +1,125 @@
-"""`edgepos run`: text from a bundle."""
+"""`edgepos run` and `edgepos perplexity`: text from a bundle, and how well it predicts one."""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from .cli_common import BundleArgument, Engine, err
+from .cli_common import BundleArgument, Engine, err, progress_bar
+from .errors import EdgePosError
+
+EngineOption = Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")]
+ContextOption = Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")]
+ThreadsOption = Annotated[int, typer.Option(min=1, max=64)]
 
 
 def run(
     bundle: BundleArgument,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to continue.")] = "",
-    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=1, help="Most tokens to generate.")] = 128,
-    engine: Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")] = Engine.c,
-    context: Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")] = None,
-    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=1, help="Most tokens to generate (of each answer).")] = 128,
+    engine: EngineOption = Engine.c,
+    context: ContextOption = None,
+    threads: ThreadsOption = 1,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Tokens that were there get so many times less likely; 1: no less.")] = 1.0,
+    penalty_last: Annotated[int, typer.Option(help="Those among the last so many tokens; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text on every target.")] = 0,
+    stop: Annotated[Optional[list[str]], typer.Option(help="End before this text; may be given several times.")] = None,
+    no_eos: Annotated[bool, typer.Option("--no-eos", help="Go on behind an end of text.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="A conversation: every line of the input is a message.")] = False,
+    system: Annotated[Optional[str], typer.Option(help="What the model is told before a conversation.")] = None,
 ) -> None:
-    """Generate text."""
+    """Generate text, or talk."""
     from .bundle import open as open_bundle
 
-    session = open_bundle(bundle).session(context=context, threads=threads, engine=engine.value)
-    pieces = session.generate(prompt, max_new_tokens, temperature, top_k, top_p, seed)
+    if chat and prompt:
+        raise EdgePosError("--prompt does not go with --chat: give messages as lines of the input")
+    if system is not None and not chat:
+        raise EdgePosError("--system goes with --chat")
+    opened = open_bundle(bundle)
+    place = {"context": context, "threads": threads, "engine": engine.value}
+    choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty, "penalty_last": penalty_last}
+    rules = {"max_new_tokens": max_new_tokens, "stop": stop or (), "eos": not no_eos, "seed": seed, **choice}
+    if chat:
+        _talk(opened.chat(system, **place, **rules))
+        return
+    session = opened.session(**place)
+    pieces = session.generate(prompt, **rules)
     started = time.monotonic()
     sys.stdout.write(prompt)
+    _show(pieces)
+    elapsed = max(time.monotonic() - started, 1e-9)
+    err.print(f"{session.position} tokens in {elapsed:.2f} s, {session.position / elapsed:.0f} tokens/s", style="dim")
+
+
+def _show(pieces) -> None:
     for piece in pieces:
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
-    elapsed = max(time.monotonic() - started, 1e-9)
-    err.print(f"{session.position} tokens in {elapsed:.2f} s, {session.position / elapsed:.0f} tokens/s", style="dim")
+    sys.stdout.flush()
+
+
+def _talk(chat) -> None:
+    """Answer the lines of standard input, one after the other."""
+    terminal = sys.stdin.isatty()
+    if terminal:
+        err.print("One line is one message. Ctrl-C ends an answer, Ctrl-D the conversation.", style="dim")
+    while True:
+        if terminal:
+            err.print("> ", end="")
+        line = sys.stdin.buffer.readline()
+        if not line:
+            break
+        text = line.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
+        if not text:
+            continue
+        dropped = chat.dropped
+        try:
+            pieces = chat.send(text)
+        except EdgePosError as error:
+            if not chat.messages or chat.messages[-1]["role"] == "system":
+                raise
+            err.print(str(error), style="yellow", markup=False)
+            continue
+        try:
+            if chat.dropped > dropped:
+                err.print(f"(the context is full: {chat.dropped - dropped} messages left out)", style="dim", markup=False)
+            _show(pieces)
+        except KeyboardInterrupt:
+            pieces.close()
+            sys.stdout.write("\n")
+    if terminal:
+        err.print()
+
+
+def perplexity(
+    bundle: BundleArgument,
+    text: Annotated[list[Path], typer.Argument(help="UTF-8 texts.")],
+    max_tokens: Annotated[int, typer.Option(min=2, help="Use at most so many tokens of each.")] = 8192,
+    engine: EngineOption = Engine.c,
+    context: ContextOption = None,
+    threads: ThreadsOption = 1,
+) -> None:
+    """How well the model predicts texts: the windows and the definition of `edgepos report`."""
+    from .bundle import open as open_bundle
+    from .report.perplexity import measure
+    from .report.windows import read_text
+
+    opened = open_bundle(bundle)
+    for file in text:
+        content = read_text(file)
+        with progress_bar("tokens") as progress:
+            task = progress.add_task(file.name, total=None)
+            result = measure(
+                opened, content, max_tokens=max_tokens, context=context, threads=threads, engine=engine.value,
+                progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )  # fmt: skip
+        sys.stdout.write(f"{file}: perplexity {result.perplexity:.6f}, {result.nats_per_token:.8f} nats per token, {result.tokens} tokens\n")
+        sys.stdout.flush()

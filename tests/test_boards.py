@@ -21,10 +21,7 @@ EMULATED = [board for board in BOARDS.values() if board.emulated]
 CHOICES = {
     "greedy": {},
     "sampled": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 2**63 + 11},
-    "hot": {"temperature": 1.5, "seed": 3},
-    "penalized": {"repetition_penalty": 1.2},
-    "penalized, sampled": {"temperature": 0.7, "repetition_penalty": 1.5, "penalty_last": 8, "seed": 5},
-}
+    "penalized": {"temperature": 1.5, "repetition_penalty": 1.3, "penalty_last": 8, "seed": 3},
 PROMPT_TOKENS, NEW_TOKENS = 9, 24
 
 

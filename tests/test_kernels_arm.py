@@ -74,7 +74,7 @@ def test_every_kernel_gives_the_generic_bits(unit_test, processor):
 @pytest.fixture(scope="module")
 def program(folder, objects):
     runtime = c_runtime_dir()
-    return link(folder, objects, "edgepos-run", [runtime / "cli" / "edgepos_run.c", runtime / "ports" / "threads_pthread.c"])
+    return link(folder, objects, "edgepos-run", [*sorted((runtime / "cli").glob("*.c")), runtime / "ports" / "threads_pthread.c"])
 
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(grouped=False, kv_bits=8, width=290), Shape(w4=True, head_dim=64, pairs=32, width=384)], ids=str)

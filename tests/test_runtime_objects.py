@@ -120,6 +120,6 @@ def test_no_warnings(library, name, tmp_path):
     if name.startswith("cortex-m"):
         sources = sorted((runtime / "ports" / "baremetal").glob("*.c"))
     else:
-        sources = [runtime / "cli" / "edgepos_run.c", runtime / "ports" / "threads_pthread.c"]
+        sources = [*sorted((runtime / "cli").glob("*.c")), runtime / "ports" / "threads_pthread.c"]
     own = [flag for flag in TARGETS[name].flags if flag != "-mgeneral-regs-only"]
     build.compile_objects(TARGETS[name].compiler, sources, includes, [*own, *flags], tmp_path)

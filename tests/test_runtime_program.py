@@ -28,8 +28,9 @@ def compile_program(main, program) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     assert compiler, "a C compiler is needed to build edgepos-run"
     runtime = c_runtime_dir()
-    sources = [main, *runtime.glob("src/*.c"), *runtime.glob("src/kernels/*.c"), runtime / "ports/threads_pthread.c"]
-    folders = ["-I", runtime / "include", "-I", runtime / "ports"]
+    rest = [file for file in runtime.glob("cli/*.c") if file.name != "edgepos_run.c"]
+    sources = [main, *rest, *runtime.glob("src/*.c"), *runtime.glob("src/kernels/*.c"), runtime / "ports/threads_pthread.c"]
+    folders = ["-I", runtime / "include", "-I", runtime / "ports", "-I", runtime / "cli"]
     subprocess.run([compiler, "-std=c11", "-O1", *folders, "-o", program, *sources, "-pthread"], check=True)
 
 

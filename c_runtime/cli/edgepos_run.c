@@ -1,12 +1,9 @@
 /* edgepos-run: generate text from a model image, or check that this machine computes what the bundle says. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
-#include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <fcntl.h>
@@ -16,11 +13,9 @@
 #define HAVE_MMAP 1
 #endif
 
-#include "edgepos.h"
+#include "cli.h"
 #include "edgepos_cpu.h"
 #include "threads_pthread.h"
-
-enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
 
 static const char usage[] =
     "edgepos-run MODEL.gguf [options]\n"
@@ -35,40 +30,19 @@ static const char usage[] =
     "  --top-k K          choose among the K likeliest; 0: all (0)\n"
     "  --top-p P          choose among the likeliest whose probabilities reach P (1)\n"
     "  --seed S           seed of the random numbers (0)\n"
-    "  --ignore-eos       go on behind an end of text, to measure speed\n"
+    "  --repetition-penalty P   make the tokens that were there P times less likely, P at least 1 (1)\n"
+    "  --penalty-last N   those among the last N tokens; 0: all (0)\n"
+    "  --stop TEXT        end before this text; may be given several times\n"
+    "  --no-eos           go on behind an end of text\n"
+    "  --chat             a conversation: every line of the input is a message\n"
+    "  --system TEXT      what the model is told before it\n"
+    "  --perplexity FILE  how well the model predicts a text\n"
+    "  --max-tokens N     tokens of it at most (8192)\n"
     "  --ids-out          print token ids instead of text\n"
     "  --digest           print the digest of all logits computed (prompt and generated tokens)\n"
     "  --selftest         evaluate the model's own test and compare its digest\n"
     "  --version, --help\n"
     "Exit status: 0 done, 1 model, prompt or memory error, 2 wrong usage, 3 self-test failed.\n";
-
-typedef struct options {
-  const char *model, *prompt, *ids;
-  int32_t n, context, batch, threads;
-  ep_sampling how;
-  uint64_t seed;
-  int ids_out, digest, selftest, ignore_eos, generic;
-} options;
-
-static void stop(int code, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  fputs("edgepos-run: ", stderr);
-  vfprintf(stderr, format, args);
-  fputc('\n', stderr);
-  va_end(args);
-  exit(code);
-}
-
-static void check(ep_status st, const char *what) {
-  if (st != EP_OK) stop(EXIT_ERROR, "%s: %s", what, ep_status_text(st));
-}
-
-static void *allocate(uint64_t bytes) {
-  void *memory = bytes < SIZE_MAX - EP_ALIGN ? aligned_alloc(EP_ALIGN, ((size_t)bytes / EP_ALIGN + 1) * EP_ALIGN) : NULL;
-  if (!memory) stop(EXIT_ERROR, "out of memory: %" PRIu64 " bytes are needed; try a smaller --context or --batch", bytes);
-  return memory;
-}
 
 /* ---- arguments -------------------------------------------------------------------------------------------------- */
 
@@ -109,8 +83,14 @@ static uint32_t parse_q16(const char *name, const char *text, uint32_t max) {
   return (uint32_t)value;
 }
 
+static void add_stop(options *o, const char *text) {
+  if (o->n_stops == MOST_STOPS) stop(EXIT_USAGE, "--stop: at most %d texts", MOST_STOPS);
+  if (!*text) stop(EXIT_USAGE, "--stop is empty: give the text to stop at");
+  o->stops[o->n_stops++] = (ep_message){0, text, strlen(text)};
+}
+
 static void parse(options *o, int argc, char **argv) {
-  *o = (options){.n = 128, .threads = 1, .how = {.top_p = 65536}};
+  *o = (options){.n = 128, .threads = 1, .how = {.top_p = 65536}, .penalty = NO_PENALTY, .max_tokens = 8192};
   for (int i = 1; i < argc; i++) {
     const char *name = argv[i];
     if (!strcmp(name, "--help") || !strcmp(name, "-h")) {
@@ -124,14 +104,17 @@ static void parse(options *o, int argc, char **argv) {
     if (!strcmp(name, "--ids-out")) o->ids_out = 1;
     else if (!strcmp(name, "--digest")) o->digest = 1;
     else if (!strcmp(name, "--selftest")) o->selftest = 1;
-    else if (!strcmp(name, "--ignore-eos")) o->ignore_eos = 1;
+    else if (!strcmp(name, "--no-eos")) o->no_eos = 1;
+    else if (!strcmp(name, "--chat")) o->chat = 1;
     else if (!strcmp(name, "--generic")) o->generic = 1;
     else if (name[0] != '-' || !name[1]) {
       if (o->model) stop(EXIT_USAGE, "two models are given, '%s' and '%s': name one; a prompt needs -p", o->model, name);
       o->model = name;
     } else {
-      static const char *const with_value[] = {"-p",        "--ids",         "-n",      "--context", "--batch",
-                                               "--threads", "--temperature", "--top-k", "--top-p",   "--seed"};
+      static const char *const with_value[] = {"-p",        "--ids",         "-n",       "--context",
+                                               "--batch",   "--threads",     "--temperature",
+                                               "--top-k",   "--top-p",       "--seed",   "--repetition-penalty",
+                                               "--penalty-last", "--stop",   "--system", "--perplexity", "--max-tokens"};
       size_t k = 0;
       while (k < sizeof with_value / sizeof *with_value && strcmp(name, with_value[k])) k++;
       if (k == sizeof with_value / sizeof *with_value) stop(EXIT_USAGE, "unknown option '%s': see --help", name);
@@ -147,12 +130,22 @@ static void parse(options *o, int argc, char **argv) {
         case 6: o->how.temperature = parse_q16(name, value, UINT32_MAX); break;
         case 7: o->how.top_k = (int32_t)parse_integer(name, value, INT32_MAX); break;
         case 8: o->how.top_p = parse_q16(name, value, 65536); break;
-        default: o->seed = parse_integer(name, value, UINT64_MAX); break;
+        case 9: o->seed = parse_integer(name, value, UINT64_MAX); break;
+        case 10: o->penalty = parse_q16(name, value, UINT32_MAX); break;
+        case 11: o->penalty_last = (int32_t)parse_integer(name, value, INT32_MAX); break;
+        case 12: add_stop(o, value); break;
+        case 13: o->system = value; break;
+        case 14: o->text = value; break;
+        default: o->max_tokens = (int32_t)parse_integer(name, value, INT32_MAX); break;
       }
     }
   }
   if (!o->model) stop(EXIT_USAGE, "no model is given: edgepos-run MODEL.gguf -p TEXT, or --help");
-  if (o->prompt && o->ids) stop(EXIT_USAGE, "-p and --ids are both given: use one");
+  if (!!o->prompt + !!o->ids + o->chat + !!o->text > 1) stop(EXIT_USAGE, "more than one of -p, --ids, --chat and --perplexity: use one");
+  if (o->penalty < NO_PENALTY) stop(EXIT_USAGE, "--repetition-penalty is below 1: a number from 1 to 65535 is needed");
+  if (o->system && !o->chat) stop(EXIT_USAGE, "--system goes with --chat");
+  if (o->chat && (o->ids_out || o->digest)) stop(EXIT_USAGE, "--ids-out and --digest do not go with --chat");
+  if (o->n_stops && o->ids_out) stop(EXIT_USAGE, "--stop needs text: it does not go with --ids-out");
 }
 
 /* ---- input ------------------------------------------------------------------------------------------------------ */
@@ -208,49 +201,6 @@ static int32_t *encode(const ep_model *model, const char *text, size_t *n) {
   return ids;
 }
 
-/* ---- output ----------------------------------------------------------------------------------------------------- */
-
-typedef struct printer {
-  const ep_model *model;
-  int as_ids;
-  int32_t previous;
-  char held[8]; /* bytes of a code point that is not complete yet */
-  size_t n_held;
-} printer;
-
-static void print_token(printer *p, int32_t token) {
-  if (p->as_ids) printf(p->previous < 0 ? "%" PRId32 : ",%" PRId32, token);
-  else {
-    const char *bytes;
-    size_t n;
-    check(ep_token_bytes(p->model, p->previous, token, &bytes, &n), "printing a token");
-    if (n >= 4) { /* nothing before its last three bytes can be incomplete */
-      fwrite(p->held, 1, p->n_held, stdout);
-      p->n_held = ep_utf8_pending(bytes, n);
-      fwrite(bytes, 1, n - p->n_held, stdout);
-      memcpy(p->held, bytes + n - p->n_held, p->n_held);
-    } else {
-      memcpy(p->held + p->n_held, bytes, n);
-      n += p->n_held;
-      p->n_held = ep_utf8_pending(p->held, n);
-      fwrite(p->held, 1, n - p->n_held, stdout);
-      memmove(p->held, p->held + n - p->n_held, p->n_held);
-    }
-  }
-  p->previous = token;
-  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
-}
-
-static uint64_t milliseconds(void) {
-  struct timespec t;
-#ifdef HAVE_MMAP
-  clock_gettime(CLOCK_MONOTONIC, &t);
-#else
-  timespec_get(&t, TIME_UTC);
-#endif
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static void report_speed(const char *what, uint64_t tokens, uint64_t ms) {
   uint64_t rate = tokens * 100000 / (ms ? ms : 1);
   fprintf(stderr, "%s: %" PRIu64 " tokens in %" PRIu64 " ms, %" PRIu64 ".%02" PRIu64 " tokens/s\n", what, tokens, ms, rate / 100,
@@ -284,12 +234,6 @@ static void evaluate(ep_session *s, const int32_t *ids, size_t n, int32_t vocab,
   }
 }
 
-static int is_eos(const ep_info *info, int32_t token) {
-  for (int32_t i = 0; i < info->n_eos; i++)
-    if (info->eos[i] == token) return 1;
-  return 0;
-}
-
 static void generate(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
   if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the prompt by --ids and use --ids-out");
   if (!info->tokenizer && !o->ids_out && o->n) stop(EXIT_ERROR, "this model carries no tokenizer: use --ids-out");
@@ -301,45 +245,46 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
     stop(EXIT_ERROR, "the prompt has %zu tokens, the context has room for %" PRId32 ": shorten it or raise --context (at most %" PRId32 ")",
          n, context, info->context);
 
-  ep_session *s;
-  check(ep_arena_size(model, cfg, &bytes), "session");
-  void *arena = allocate(bytes);
-  check(ep_session_init(&s, model, cfg, arena, bytes), "session");
+  void *arena;
+  ep_session *s = open_session(model, cfg, &arena, &bytes);
   int32_t chunk = cfg->n_batch ? cfg->n_batch : 16;
   if ((size_t)chunk > n) chunk = (int32_t)n;
   int32_t *rows = o->digest ? allocate((uint64_t)chunk * (uint64_t)vocab * sizeof *rows) : NULL;
-  int32_t *logits = o->how.temperature ? allocate((uint64_t)vocab * sizeof *logits) : NULL;
-  uint32_t *scratch = o->how.temperature ? allocate((uint64_t)vocab * sizeof *scratch) : NULL;
   uint64_t digest = EP_DIGEST_INIT;
-  ep_rng rng;
-  ep_rng_seed(&rng, o->seed);
-  printer out = {.model = model, .as_ids = o->ids_out, .previous = -1};
-  if (!out.as_ids) out.previous = ids[n - 1];
+  chooser c;
+  open_chooser(&c, o, info, context);
+  memcpy(c.text, ids, n * sizeof *ids);
+  c.n = n;
+  printer out = {.model = model, .o = o, .bos = info->bos, .previous = o->ids_out ? -1 : ids[n - 1]};
 
   uint64_t start = milliseconds();
   evaluate(s, ids, n, vocab, rows, chunk, &digest);
   uint64_t prefilled = milliseconds(), decoded = 0;
   const char *why = NULL;
+  int stopped = 0;
   for (int32_t i = 0; i < o->n; i++) {
-    int32_t token;
-    if (o->how.temperature) {
-      check(ep_logits(s, logits), "logits");
-      check(ep_sample(logits, vocab, info->logits_f, &o->how, &rng, scratch, &token), "sampling");
-    } else check(ep_argmax(s, &token), "argmax");
-    if (!o->ignore_eos && is_eos(info, token)) {
+    int32_t token = choose(&c, s);
+    if (is_eos(o, info, token)) {
       why = "end of text";
       break;
     }
-    print_token(&out, token);
+    stopped = print_token(&out, token);
+    if (stopped) {
+      why = "stop text";
+      break;
+    }
     if (i + 1 == o->n) break;
     if (ep_length(s) == context) {
       why = "the context is full";
       break;
     }
+    c.text[c.n++] = token;
     evaluate(s, &token, 1, vocab, rows, chunk, &digest);
     decoded++;
   }
   uint64_t end = milliseconds();
+  if (stopped) out.held.n = 0;
+  print_rest(&out);
   if (o->n) putchar('\n');
   if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
   if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
@@ -348,8 +293,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   if (decoded) report_speed("generation", decoded, end - prefilled);
   fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 ", %s kernels\n", bytes, context, ep_saturations(s),
           ep_kernels_name(s));
-  free(scratch);
-  free(logits);
+  close_chooser(&c);
   free(rows);
   free(arena);
   free(ids);
@@ -380,7 +324,9 @@ int main(int argc, char **argv) {
   }
   int code = 0;
   if (o.selftest) code = run_selftest(&model, &info, cfg);
-  if (code == 0 && (!o.selftest || o.prompt || o.ids)) generate(&o, &model, &info, &cfg);
+  if (code == 0 && o.chat) chat(&o, &model, &info, &cfg);
+  else if (code == 0 && o.text) perplexity(&o, &model, &info, &cfg);
+  else if (code == 0 && (!o.selftest || o.prompt || o.ids)) generate(&o, &model, &info, &cfg);
   ep_pool_free(pool);
   return code;
 }

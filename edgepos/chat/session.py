@@ -35,18 +35,18 @@ class Chat:
         session.reset()
 
     def send(self, text: str) -> Iterator[str]:
-        """Say `text` and yield the answer in pieces; then both are in `messages`, what was said of the answer if it is given up.
+        """Say `text` and yield the answer in pieces; then it is in `messages`, too, or as much as was made of it.
 
         The oldest turns go where the context has no room for a quarter of itself (or the most tokens of an answer, if less).
         Raises ContextError when not even this turn fits, EdgePosError when the template refuses it; nothing has changed then.
         """
         messages = [*self.messages, *checked_messages([{"role": "user", "content": text}])]
-        messages, ids = self._fit(messages)
-        return self._answer(messages, ids)
+        fitting, ids = self._fit(messages)
+        self.dropped += len(messages) - len(fitting)
+        self.messages = fitting
+        return self._answer(ids)
 
-    def _answer(self, messages: list[dict], ids: list[int]) -> Iterator[str]:
-        self.dropped += len(self.messages) + 1 - len(messages)
-        self.messages = messages
+    def _answer(self, ids: list[int]) -> Iterator[str]:
         answer = {"role": "assistant", "content": ""}
         generation = self.continue_with(ids)
         try:

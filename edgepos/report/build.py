@@ -12,9 +12,8 @@ from ..errors import EdgePosError
 from .accuracy import compare
 from .layers import layer_errors
 from .markdown import render
-from .windows import Text, windows
+from .windows import Text, text_windows
 
-WINDOW = 512  # tokens of context at most, so that figures of different models compare
 LAYER_WINDOW = 64
 
 
@@ -27,14 +26,7 @@ def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192,
     """
     report = dict(bundle.report)
     _check_source(bundle, canonical)
-    tokenizer = bundle.tokenizer
-    bos = tokenizer.bos_id if tokenizer.adds_bos else None
-    size = min(WINDOW, bundle.context, canonical.context)
-    if size < 2:
-        raise EdgePosError(f"a context of {size} gives no prediction to measure; export with a context of at least 2")
-    cut = windows(tokenizer.encode(text.content, bos=False)[:max_tokens], size, bos)
-    if not cut:
-        raise EdgePosError(f"text {text.name}: it gives no prediction; at least two tokens are needed")
+    cut = text_windows(bundle.tokenizer, text, max_tokens, min(bundle.context, canonical.context))
     total, done = sum(map(len, cut)), 0
 
     def step(n: int) -> None:
@@ -43,7 +35,7 @@ def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192,
         if progress is not None:
             progress(done, total)
 
-    session = bundle.session(context=size, threads=threads)
+    session = bundle.session(context=max(map(len, cut)), threads=threads)
     report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **compare(reference, session, cut, step)}
     report["layers"] = layer_errors(bundle.program, canonical.model, cut[0][:LAYER_WINDOW])
     return report

@@ -6,10 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import FormatError
+from ..errors import EdgePosError, FormatError
 
 SAMPLE = Path(__file__).with_name("sample.txt")
 MAX_TEXT_BYTES = 1 << 28
+WINDOW = 512  # tokens of context at most, so that figures of different models compare
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,21 @@ def windows(ids: list[int], size: int, bos: int | None) -> list[list[int]]:
     step = size - len(start)
     cut = [start + ids[at : at + step] for at in range(0, len(ids), step)]
     return [window for window in cut if len(window) > 1]
+
+
+def text_windows(tokenizer, text: Text, max_tokens: int, context: int) -> list[list[int]]:
+    """The first `max_tokens` tokens of a text in windows that fit `context` and WINDOW.
+
+    Raises EdgePosError when there is nothing to predict.
+    """
+    size = min(WINDOW, context)
+    if size < 2:
+        raise EdgePosError(f"a context of {size} gives no prediction to measure; at least 2 are needed")
+    bos = tokenizer.bos_id if tokenizer.adds_bos else None
+    cut = windows(tokenizer.encode(text.content, bos=False)[:max_tokens], size, bos)
+    if not cut:
+        raise EdgePosError(f"text {text.name}: it gives no prediction; at least two tokens are needed")
+    return cut
 
 
 def stories(text: str, count: int) -> list[str]:

@@ -61,7 +61,7 @@ class LinuxBoard(Board):
     def _program(self, runtime: Path) -> Path:
         for tool in self.needs():
             tools.find(tool)
-        main = [runtime / "cli" / "edgepos_run.c", runtime / "ports" / "threads_pthread.c"]
+        main = [*sorted((runtime / "cli").glob("*.c")), runtime / "ports" / "threads_pthread.c"]
         flags = (self.optimize, "-pthread", *self.flags)
         return build.program("edgepos-run", runtime, self.compiler, (*flags, *self.library_flags), main, flags, self.link_flags)
 

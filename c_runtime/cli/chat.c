@@ -1,0 +1,167 @@
+/* edgepos-run --chat: a conversation, one line a turn. What is new is evaluated; the same lines give the same text as in Python. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int signal) {
+  (void)signal;
+  interrupted = 1;
+}
+
+typedef struct talk {
+  const options *o;
+  const ep_model *model;
+  const ep_info *info;
+  ep_session *session;
+  int32_t context;
+  chooser chooser; /* its text is what the cache holds */
+  ep_message *messages;
+  size_t n, room;
+  int32_t *ids; /* of the conversation */
+  size_t n_ids;
+} talk;
+
+static void add(talk *t, int32_t role, const char *text, size_t n) {
+  if (t->n == t->room) {
+    t->room = 2 * t->room + 8;
+    ep_message *larger = realloc(t->messages, t->room * sizeof *larger);
+    if (!larger) stop(EXIT_ERROR, "out of memory");
+    t->messages = larger;
+  }
+  char *own = allocate(n);
+  if (n) memcpy(own, text, n);
+  t->messages[t->n++] = (ep_message){role, own, n};
+}
+
+static void drop(talk *t, size_t at, size_t n) {
+  for (size_t i = at; i < at + n; i++) free((void *)(uintptr_t)t->messages[i].text);
+  memmove(t->messages + at, t->messages + at + n, (t->n - at - n) * sizeof *t->messages);
+  t->n -= n;
+}
+
+/* Fill t->ids with the ids of the messages, leaving out n from number `at` on. */
+static void encode(talk *t, size_t at, size_t n) {
+  size_t count = t->n - n, size = 0, good = 0;
+  ep_message *messages = allocate(count * sizeof *messages);
+  ep_span *spans = allocate(count * sizeof *spans);
+  memcpy(messages, t->messages, at * sizeof *messages);
+  memcpy(messages + at, t->messages + at + n, (count - at) * sizeof *messages);
+  ep_status st = ep_chat_render(t->model, messages, count, NULL, 0, &size, spans, &good);
+  if (st == EP_ERR_ROLE) stop(EXIT_ERROR, "message %zu: %s", good + 1, ep_status_text(st));
+  if (st != EP_ERR_BUFFER) check(st, "chat");
+  char *text = allocate(size);
+  check(ep_chat_render(t->model, messages, count, text, size, &size, spans, NULL), "chat");
+  size_t words = ep_encode_chat_scratch(t->model, text, size, spans, count);
+  int32_t *scratch = allocate((uint64_t)words * sizeof *scratch);
+  free(t->ids);
+  t->ids = allocate((uint64_t)words / 4 * sizeof *t->ids);
+  check(ep_encode_chat(t->model, text, size, spans, count, t->ids, words / 4, scratch, &t->n_ids), "encoding the conversation");
+  free(scratch);
+  free(text);
+  free(spans);
+  free(messages);
+}
+
+/* The ids of the conversation, without the oldest turns if the context has no room for them and an answer. 0: it has none
+ * even for the last message alone, which is taken back. */
+static int fit(talk *t) {
+  int32_t quarter = t->context / 4, answer = t->o->n < quarter ? t->o->n : quarter;
+  size_t room = (size_t)(t->context - answer), first = t->messages[0].role == EP_SYSTEM, gone = 0;
+  for (;;) {
+    encode(t, first, gone);
+    if (t->n_ids <= room) break;
+    if (t->n - gone <= first + 1) {
+      fprintf(stderr, "the message makes %zu tokens of conversation, a context of %" PRId32 " has room for %zu and an answer; shorten it\n",
+              t->n_ids, t->context, room);
+      drop(t, t->n - 1, 1);
+      return 0;
+    }
+    gone += 2;
+  }
+  if (gone) fprintf(stderr, "(the context is full: %zu messages left out)\n", gone);
+  drop(t, first, gone);
+  return 1;
+}
+
+static void answer(talk *t) {
+  chooser *c = &t->chooser;
+  bytes said = {0};
+  printer out = {.model = t->model, .o = t->o, .bos = t->info->bos, .previous = t->ids[t->n_ids - 1], .answer = &said};
+  size_t same = 0;
+  int stopped = 0;
+  while (same < c->n && same + 1 < t->n_ids && c->text[same] == t->ids[same]) same++;
+  check(ep_rewind(t->session, (int32_t)same), "rewinding");
+  memcpy(c->text + same, t->ids + same, (t->n_ids - same) * sizeof *c->text);
+  c->n = t->n_ids;
+  const int32_t *next = t->ids + same;
+  int32_t n = (int32_t)(t->n_ids - same), token;
+  for (int32_t i = 0; i < t->o->n && !interrupted; i++) {
+    check(ep_eval(t->session, next, NULL, n, NULL), "evaluating");
+    token = choose(c, t->session);
+    if (is_eos(t->o, t->info, token)) break;
+    stopped = print_token(&out, token);
+    if (stopped || ep_length(t->session) == t->context) break;
+    c->text[c->n++] = token;
+    next = &token;
+    n = 1;
+  }
+  c->n = (size_t)ep_length(t->session); /* the last token was chosen, not evaluated */
+  if (stopped) out.held.n = 0;
+  print_rest(&out);
+  putchar('\n');
+  fflush(stdout);
+  add(t, EP_ASSISTANT, said.data, said.n);
+  free(said.data);
+}
+
+/* The next line without its end. 0 at the end of the input, or when it was interrupted. */
+static int read_line(bytes *line) {
+  char part[512];
+  line->n = 0;
+  for (;;) {
+    errno = 0;
+    if (!fgets(part, sizeof part, stdin)) return line->n > 0 && !interrupted;
+    append(line, part, strlen(part));
+    if (line->data[line->n - 1] == '\n') break;
+  }
+  while (line->n && (line->data[line->n - 1] == '\n' || line->data[line->n - 1] == '\r')) line->n--;
+  return 1;
+}
+
+void chat(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
+  if (!info->chat) stop(EXIT_ERROR, "this model carries no chat form: give it a text to continue by -p");
+  talk t = {.o = o, .model = model, .info = info, .context = cfg->context ? cfg->context : info->context};
+  void *arena;
+  size_t n;
+  int terminal = isatty(STDIN_FILENO);
+  t.session = open_session(model, cfg, &arena, &n);
+  open_chooser(&t.chooser, o, info, t.context);
+  if (o->system) add(&t, EP_SYSTEM, o->system, strlen(o->system));
+  struct sigaction action = {0}; /* no SA_RESTART: an interrupt ends the wait for a line */
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, NULL);
+  if (terminal) fputs("One line is one message. Ctrl-C ends an answer, Ctrl-D the conversation.\n", stderr);
+  bytes line = {0};
+  for (;;) {
+    interrupted = 0;
+    if (terminal) fputs("> ", stderr);
+    if (!read_line(&line)) break;
+    if (line.n == 0) continue;
+    add(&t, EP_USER, line.data, line.n);
+    if (fit(&t)) answer(&t);
+  }
+  if (terminal) fputc('\n', stderr);
+  drop(&t, 0, t.n);
+  free(line.data);
+  free(t.messages);
+  free(t.ids);
+  close_chooser(&t.chooser);
+  free(arena);
+}

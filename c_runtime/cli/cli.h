@@ -1,0 +1,72 @@
+/* What the files of edgepos-run share. */
+#ifndef EDGEPOS_CLI_H
+#define EDGEPOS_CLI_H
+
+#include <inttypes.h>
+#include <stddef.h>
+
+#include "edgepos.h"
+
+enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
+enum { MOST_STOPS = 16, NO_PENALTY = 65536 };
+
+typedef struct options {
+  const char *model, *prompt, *ids, *system, *text;
+  ep_message stops[MOST_STOPS]; /* texts that end a generation; their roles mean nothing */
+  size_t n_stops;
+  int32_t n, context, batch, threads, penalty_last, max_tokens;
+  uint32_t penalty;
+  ep_sampling how;
+  uint64_t seed;
+  int ids_out, digest, selftest, no_eos, generic, chat;
+} options;
+
+/* ---- common.c */
+
+#if defined(__GNUC__)
+__attribute__((noreturn, format(printf, 2, 3)))
+#endif
+void stop(int code, const char *format, ...);
+void check(ep_status st, const char *what);
+void *allocate(uint64_t bytes);
+uint64_t milliseconds(void);
+/* A session in memory of its own, which *arena gets. */
+ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *bytes);
+int is_eos(const options *o, const ep_info *info, int32_t token);
+
+/* Bytes that grow. */
+typedef struct bytes {
+  char *data;
+  size_t n, room;
+} bytes;
+void append(bytes *b, const char *data, size_t n);
+
+/* Chooses tokens: text holds the n ids so far, of which those with a penalty are made less likely. */
+typedef struct chooser {
+  const options *o;
+  const ep_info *info;
+  ep_rng rng;
+  int32_t *text, *logits;
+  uint32_t *scratch;
+  size_t n;
+} chooser;
+void open_chooser(chooser *c, const options *o, const ep_info *info, int32_t context);
+void close_chooser(chooser *c);
+int32_t choose(chooser *c, ep_session *session);
+
+/* Prints tokens as they come: whole code points, nothing that may begin a stop string. answer: what was printed. */
+typedef struct printer {
+  const ep_model *model;
+  const options *o;
+  int32_t bos, previous;
+  bytes held, *answer;
+} printer;
+int print_token(printer *p, int32_t token); /* 1: a stop string was there */
+void print_rest(printer *p);                /* what was held back and no stop string came of */
+
+/* ---- chat.c, perplexity.c */
+
+void chat(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
+void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
+
+#endif

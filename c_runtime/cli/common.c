@@ -1,0 +1,140 @@
+/* Memory, sessions, choice and printing of edgepos-run. */
+#define _POSIX_C_SOURCE 200809L
+#include "cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void stop(int code, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  fputs("edgepos-run: ", stderr);
+  vfprintf(stderr, format, args);
+  fputc('\n', stderr);
+  va_end(args);
+  exit(code);
+}
+
+void check(ep_status st, const char *what) {
+  if (st != EP_OK) stop(EXIT_ERROR, "%s: %s", what, ep_status_text(st));
+}
+
+void *allocate(uint64_t n) {
+  void *memory = n < SIZE_MAX - EP_ALIGN ? aligned_alloc(EP_ALIGN, ((size_t)n / EP_ALIGN + 1) * EP_ALIGN) : NULL;
+  if (!memory) stop(EXIT_ERROR, "out of memory: %" PRIu64 " bytes are needed; try a smaller --context or --batch", n);
+  return memory;
+}
+
+uint64_t milliseconds(void) {
+  struct timespec t;
+#if defined(__unix__) || defined(__APPLE__)
+  clock_gettime(CLOCK_MONOTONIC, &t);
+#else
+  timespec_get(&t, TIME_UTC);
+#endif
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *n) {
+  ep_session *session;
+  check(ep_arena_size(model, cfg, n), "session");
+  *arena = allocate(*n);
+  check(ep_session_init(&session, model, cfg, *arena, *n), "session");
+  return session;
+}
+
+int is_eos(const options *o, const ep_info *info, int32_t token) {
+  for (int32_t i = 0; i < info->n_eos && !o->no_eos; i++)
+    if (info->eos[i] == token) return 1;
+  return 0;
+}
+
+void append(bytes *b, const char *data, size_t n) {
+  if (n > b->room - b->n) {
+    if (n > SIZE_MAX / 4 || b->n > SIZE_MAX / 4) stop(EXIT_ERROR, "out of memory");
+    size_t room = 2 * (b->n + n) + 64;
+    char *larger = realloc(b->data, room);
+    if (!larger) stop(EXIT_ERROR, "out of memory: %zu bytes are needed", room);
+    b->data = larger;
+    b->room = room;
+  }
+  if (n) memcpy(b->data + b->n, data, n);
+  b->n += n;
+}
+
+/* ---- choice ----------------------------------------------------------------------------------------------------- */
+
+static int needs_logits(const options *o) { return o->how.temperature || o->penalty > NO_PENALTY; }
+
+void open_chooser(chooser *c, const options *o, const ep_info *info, int32_t context) {
+  *c = (chooser){.o = o, .info = info, .text = allocate(((uint64_t)(uint32_t)context + 1) * sizeof *c->text)};
+  ep_rng_seed(&c->rng, o->seed);
+  if (!needs_logits(o)) return;
+  c->logits = allocate((uint64_t)(uint32_t)info->vocab * sizeof *c->logits);
+  c->scratch = allocate((uint64_t)(uint32_t)info->vocab * sizeof *c->scratch);
+}
+
+void close_chooser(chooser *c) {
+  free(c->text);
+  free(c->logits);
+  free(c->scratch);
+}
+
+int32_t choose(chooser *c, ep_session *session) {
+  const options *o = c->o;
+  int32_t token;
+  if (!needs_logits(o)) {
+    check(ep_argmax(session, &token), "argmax");
+    return token;
+  }
+  check(ep_logits(session, c->logits), "logits");
+  if (o->penalty > NO_PENALTY) {
+    size_t last = o->penalty_last && (size_t)o->penalty_last < c->n ? (size_t)o->penalty_last : c->n;
+    check(ep_penalize(c->logits, c->info->vocab, o->penalty, c->text + c->n - last, last, c->scratch), "repetition penalty");
+  }
+  check(ep_sample(c->logits, c->info->vocab, c->info->logits_f, &o->how, &c->rng, c->scratch, &token), "sampling");
+  return token;
+}
+
+/* ---- output ----------------------------------------------------------------------------------------------------- */
+
+static void show(printer *p, size_t n) {
+  if (p->answer) append(p->answer, p->held.data, n);
+  if (n) {
+    fwrite(p->held.data, 1, n, stdout);
+    memmove(p->held.data, p->held.data + n, p->held.n - n);
+  }
+  p->held.n -= n;
+  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
+}
+
+int print_token(printer *p, int32_t token) {
+  const char *text;
+  size_t n, ready = 0;
+  int stopped = 0;
+  if (p->o->ids_out) {
+    printf(p->previous < 0 ? "%" PRId32 : ",%" PRId32, token);
+    p->previous = token;
+  } else {
+    check(ep_token_bytes(p->model, p->previous, token, &text, &n), "printing a token");
+    append(&p->held, text, n);
+    stopped = ep_text_ready(p->held.data, p->held.n, p->o->stops, p->o->n_stops, &ready);
+    /* What prints nothing even behind itself leaves no trace, but for BOS, which takes a space from the next. */
+    check(ep_token_bytes(p->model, token, token, &text, &n), "printing a token");
+    if (n || token == p->bos) p->previous = token;
+  }
+  show(p, ready);
+  return stopped;
+}
+
+void print_rest(printer *p) {
+  size_t ready = 0;
+  if (!p->o->ids_out) ep_text_ready(p->held.data, p->held.n, NULL, 0, &ready);
+  show(p, ready);
+  free(p->held.data);
+  p->held = (bytes){0};
+}

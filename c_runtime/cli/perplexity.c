@@ -1,0 +1,78 @@
+/* edgepos-run --perplexity: how well a model predicts a text, over the windows that `edgepos report` uses. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli.h"
+
+enum { WINDOW = 512 };
+static const double LN2 = 0.69314718055994530942;
+static const size_t most_bytes = 33000000; /* what the tokenizer takes at a time */
+
+static bytes read_file(const char *path) {
+  bytes text = {0};
+  char part[65536];
+  FILE *file = fopen(path, "rb");
+  if (!file) stop(EXIT_ERROR, "%s: cannot be read", path);
+  for (size_t n; (n = fread(part, 1, sizeof part, file)) > 0 && text.n <= most_bytes;) append(&text, part, n);
+  if (ferror(file)) stop(EXIT_ERROR, "%s: cannot be read", path);
+  fclose(file);
+  if (text.n > most_bytes) stop(EXIT_ERROR, "%s: more than %zu bytes: give a part of it", path, most_bytes);
+  return text;
+}
+
+/* 2^x for x >= 0: the powers of two by doubling, the rest as a series. Floating point only for what is printed. */
+static double power_of_two(double x) {
+  double whole = 1, sum = 1, term = 1;
+  for (; x >= 1 && whole < 1e300; x -= 1) whole *= 2;
+  for (int k = 1; k < 30; k++) {
+    term *= x * LN2 / k;
+    sum += term;
+  }
+  return whole * sum;
+}
+
+void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *given) {
+  if (!info->tokenizer) stop(EXIT_ERROR, "this model carries no tokenizer: it cannot read a text");
+  bytes text = read_file(o->text);
+  size_t words = ep_encode_scratch(model, text.data, text.n), n = 0, size;
+  int32_t *scratch = allocate((uint64_t)words * sizeof *scratch), *ids = allocate((uint64_t)words / 4 * sizeof *ids);
+  check(ep_encode(model, text.data, text.n, 0, ids, words / 4, scratch, &n), "encoding the text");
+  free(scratch);
+  free(text.data);
+
+  ep_config cfg = *given;
+  int32_t context = cfg.context ? cfg.context : info->context, window = context < WINDOW ? context : WINDOW;
+  int with_bos = info->bos >= 0 && ep_adds_bos(model), chunk = cfg.n_batch ? cfg.n_batch : 16;
+  if (window < 2) stop(EXIT_ERROR, "a context of %" PRId32 " gives no prediction: at least 2 are needed", context);
+  if (n > (size_t)o->max_tokens) n = (size_t)o->max_tokens;
+  cfg.context = window;
+  void *arena;
+  ep_session *session = open_session(model, &cfg, &arena, &size);
+  int32_t *rows = allocate((uint64_t)chunk * (uint64_t)info->vocab * sizeof *rows), *part = allocate((uint64_t)window * sizeof *part);
+  double bits = 0;
+  uint64_t predictions = 0;
+  for (size_t at = with_bos && n && ids[0] == info->bos; at < n;) {
+    int32_t count = 0;
+    if (with_bos) part[count++] = info->bos;
+    while (count < window && at < n) part[count++] = ids[at++];
+    if (count < 2) break;
+    ep_reset(session);
+    for (int32_t t = 0; t < count; t += chunk) {
+      int32_t now = count - t < chunk ? count - t : chunk;
+      check(ep_eval(session, part + t, NULL, now, rows), "evaluating");
+      for (int32_t i = 0; i < now && t + i + 1 < count; i++) {
+        uint64_t loss;
+        check(ep_loss(rows + (size_t)i * (size_t)info->vocab, info->vocab, info->logits_f, part[t + i + 1], &loss), "loss");
+        bits += (double)loss / 4294967296.0;
+        predictions++;
+      }
+    }
+  }
+  if (!predictions) stop(EXIT_ERROR, "%s gives no prediction: at least two tokens are needed", o->text);
+  bits /= (double)predictions;
+  printf("%s: perplexity %.6f, %.8f nats per token, %" PRIu64 " tokens\n", o->text, power_of_two(bits), bits * LN2, predictions);
+  free(part);
+  free(rows);
+  free(arena);
+  free(ids);
+}
