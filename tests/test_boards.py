@@ -22,6 +22,7 @@ CHOICES = {
     "greedy": {},
     "sampled": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 2**63 + 11},
     "penalized": {"temperature": 1.5, "repetition_penalty": 1.3, "penalty_last": 8, "seed": 3},
+}
 PROMPT_TOKENS, NEW_TOKENS = 9, 24
 
 
