@@ -55,6 +55,21 @@ def test_sizes_are_those_of_the_plans():
     assert costs.runtime_bytes(specs["none"], SHAPE, 256) == costs.operations(specs["none"], SHAPE, 256) == 0
 
 
+def test_operations_are_those_of_the_form():
+    specs = encodings(SHAPE, 256)
+    bias = positions.LearnedBiasPlan(specs["t5"], np.ones((32, 4)), 8)
+    for name, of_runtime, of_table, times in (
+        ("rope", positions.PhasePlan.operations, positions.TablePlan.operations, 4 * 12 * 2),  # layers, pairs, q and k
+        ("alibi", 3, positions.BiasTablePlan.operations, 4 * 4 * 100),  # layers, heads, keys
+        ("t5", 2, bias.operations, 4 * 4 * 100),
+    ):
+        runtime, tables = (costs.operations(specs[name], SHAPE, 100, tables=t) for t in (False, True))
+        assert runtime - tables == times * (of_runtime - of_table), name
+    assert {o.operations for o in options(SHAPE, 100) if o.encoding == "rope" and o.form != "runtime"} == {
+        costs.operations(specs["rope"], SHAPE, 100, tables=True)
+    }
+
+
 def test_what_a_program_keeps_is_what_is_promised(root):
     """Bytes of the position tensors of compiled models against `runtime_bytes`; dim 96 needs no padding."""
     from edgepos.compiler import compile_model

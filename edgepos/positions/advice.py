@@ -80,7 +80,7 @@ def options(shape: Shape, context: int) -> list[Option]:
                     form,
                     flash,
                     costs.value_bytes(spec, shape),
-                    costs.operations(spec, shape, context),
+                    costs.operations(spec, shape, context, tables=form != "runtime"),
                     loss,
                     figures["loss"]["1x"]["spread"],
                     figures["integer"][str(bits)]["loss_change"],

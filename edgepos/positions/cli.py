@@ -44,7 +44,7 @@ def advise(
     out.print(table)
     out.print(
         "flash: bytes of constants, as the EdgePos runtime keeps them or as a table for another one. ram: bytes of values per token.\n"
-        "ops: integer operations per token at the full context. "
+        "ops: integer operations of this form per token at the full context. "
         f"loss: nats per token of the guide's models\nat 1, 2 and 4 times their {trained} trained positions, integers: what rounding the "
         "positions added.\nYour model's losses will differ; docs/choosing.md says how these were measured and how far seeds spread."
     )

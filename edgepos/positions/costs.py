@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .alibi import Alibi
+from .alibi_plan import BiasTablePlan
 from .distances import distance_rows
 from .hybrid import Hybrid
 from .learned import Learned
 from .none import NoPosition
-from .plan import PhasePlan
+from .plan import PhasePlan, TablePlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rope
 from .sinusoidal import Sinusoidal
@@ -24,6 +25,7 @@ ADD = 3  # per component of a sum: align, add, round
 TURN = 10  # per pair and head: four products, two sums, two requants
 ALIBI = 3  # per key and head: requant, subtract
 BIAS = 2  # per key and head: read, add
+FACTOR = 2  # per key and head where the table's entries have a factor: product, shift
 DISTANCE = 3  # per key, for all heads: subtract, two clamps
 ROW_SCALE_BYTES = 8  # mantissa and shift
 
@@ -53,18 +55,20 @@ def parts(spec: Spec, shape: Shape) -> tuple[Spec, list[Spec]]:
     return NoPosition(), [spec] * shape.layers
 
 
-def operations(spec: Spec, shape: Shape, keys: int) -> int:
-    """Integer operations for the positions of one token that sees `keys` keys, in all layers of the EdgePos runtime."""
+def operations(spec: Spec, shape: Shape, keys: int, tables: bool = False) -> int:
+    """Integer operations for the positions of one token that sees `keys` keys, in all layers: of the EdgePos runtime, or with the tables of
+    `table_bytes` (cos and sin are read, ALiBi's bias is read, a learned bias has a factor to multiply with)."""
     added, layers = parts(spec, shape)
     count = 0 if added == NoPosition() else (ROW + ADD) * shape.dim
     for layer in layers:
         if isinstance(layer, Rope):
             # cos and sin are found anew for q and for k, and shared by the heads of each
-            count += layer.pairs * (2 * PhasePlan.operations + TURN * shape.rotated_heads)
+            found = TablePlan.operations if tables else PhasePlan.operations
+            count += layer.pairs * (2 * found + TURN * shape.rotated_heads)
         elif isinstance(layer, Alibi):
-            count += keys * (ALIBI * shape.heads + DISTANCE)
+            count += keys * ((BiasTablePlan.operations if tables else ALIBI) * shape.heads + DISTANCE)
         elif isinstance(layer, (T5Bias, RelativeBias)):
-            count += keys * (BIAS * shape.heads + DISTANCE)
+            count += keys * ((BIAS + FACTOR * tables) * shape.heads + DISTANCE)
     return count
 
 
