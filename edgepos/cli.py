@@ -46,14 +46,17 @@ class Kv(str, Enum):
 
 @app.command()
 def export(
-    source: Annotated[Path, typer.Argument(help="A Hugging Face folder, a .gguf file or a llama2.c .bin file.")],
+    source: Annotated[Path, typer.Argument(help="A Hugging Face folder, a .gguf file, an .onnx file or a llama2.c .bin file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle folder to write, usually NAME.edgepos.")],
     weights: Annotated[
         Optional[Weights], typer.Option(help="Weight format; default: source (the integers of a GGUF file) where there are some, else w8g32.")
     ] = None,
     kv: Annotated[Kv, typer.Option(help="KV cache format.")] = Kv.kv16,
     context: Annotated[Optional[int], typer.Option(help="Most tokens of a session; default: the model's.")] = None,
-    calibration: Annotated[Optional[Path], typer.Option(help="A text file to choose the fixed points on; default: EdgePos's own.")] = None,
+    calibration: Annotated[
+        Optional[Path], typer.Option(help="A text file, or a .json file with a list of token ids, to choose the fixed points on; default: EdgePos's own text.")
+    ] = None,
+    tokenizer: Annotated[Optional[Path], typer.Option(help="The tokenizer.json, or its folder, of an .onnx file, which has none itself.")] = None,
     no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Leave the tokenizer out: the bundle works on token ids.")] = False,
     no_chat_template: Annotated[bool, typer.Option("--no-chat-template", help="Leave the chat template out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
@@ -70,7 +73,7 @@ def export(
 
         bundle = export_bundle(
             source, output, weights=weights.value if weights else None, kv=kv.value, context=context, calibration=calibration,
-            tokenizer=None if no_tokenizer else "source", chat_template=None if no_chat_template else "source",
+            tokenizer=None if no_tokenizer else tokenizer or "source", chat_template=None if no_chat_template else "source",
             force=force, progress=step,
         )  # fmt: skip
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
@@ -86,6 +89,7 @@ def report(
     bundle: BundleArgument,
     source: Annotated[Path, typer.Option(help="The model the bundle was made from.")],
     text: Annotated[Optional[Path], typer.Option(help="A UTF-8 text to measure on; default: EdgePos's own.")] = None,
+    tokenizer: Annotated[Optional[Path], typer.Option(help="The tokenizer of an .onnx source, as for export.")] = None,
     max_tokens: Annotated[int, typer.Option(min=2, help="Use at most so many tokens of the text.")] = 8192,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
 ) -> None:
@@ -99,7 +103,7 @@ def report(
     opened = open_bundle(bundle)
     if opened.path is None:
         raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
-    canonical = load(source)
+    canonical = load(source, tokenizer=tokenizer)
     with progress_bar("tokens") as progress:
         task = progress.add_task("measuring", total=None)
         result = measure(

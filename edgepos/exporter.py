@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
-from . import compiler
+from . import compiler, export
 from .bundle import Bundle
+from .compiler.options import SOURCE
+from .errors import UnsupportedError
+from .export import CanonicalModel
 
 
 def export_bundle(
@@ -18,12 +22,13 @@ def export_bundle(
     kv: str = "kv16",
     context: int | None = None,
     calibration=None,
-    tokenizer: str | None = "source",
-    chat_template: str | None = "source",
+    tokenizer: str | os.PathLike | None = SOURCE,
+    chat_template: str | None = SOURCE,
+    example_inputs=None,
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Bundle:
-    """Compile `source` (a path that `edgepos.export.load` understands, or a CanonicalModel) to the bundle folder `out`.
+    """Compile `source` (a path that `edgepos.export.load` understands, a torch.nn.Module or a CanonicalModel) to the bundle folder `out`.
 
     weights:     "source" (the integers of a GGUF file that has some; its default), "w8g32" (int8, groups of 32; else the default),
                  "w8" (int8 per row), "w4g32" (4 bits, groups of 32; costs accuracy where the source is float)
@@ -31,15 +36,38 @@ def export_bundle(
     kv:          "kv16" or "kv8"
     context:     most tokens of a session; default the model's
     calibration: text, path or token ids to choose the fixed points on; default EdgePos's own text
-    tokenizer:   "source", or None for a bundle that works on token ids only
+    tokenizer:   "source"; a tokenizer file (or the folder with tokenizer.json) for an ONNX file, a module or a llama2.c file; None for
+                 a bundle that works on token ids only
     chat_template: "source", or None to leave the model's chat template out
+    example_inputs: of a module: token ids [1, n], or a tuple or dict of its inputs with them; without a tokenizer they are also what
+                 the fixed points are chosen on, unless `calibration` says otherwise
     force:       replace an existing bundle
     progress:    called with (what, done, total)
 
     Raises EdgePosError (UnsupportedError, FormatError) with one line; nothing half-written stays.
     """
+    source, tokenizer, calibration = _opened(source, example_inputs, context, tokenizer, calibration)
     path = compiler.export_bundle(
         source, out, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, tokenizer=tokenizer,
         chat_template=chat_template, force=force, progress=progress,
     )  # fmt: skip
     return Bundle(path)
+
+
+def _opened(source, example_inputs, context, tokenizer, calibration):
+    """(source, tokenizer, calibration) with a module, an ONNX file and a tokenizer of its own read into a CanonicalModel."""
+    file = None if tokenizer in (None, SOURCE) else tokenizer
+    if "torch" in sys.modules and isinstance(source, sys.modules["torch"].nn.Module):
+        from .export.onnx_in import load_module, token_ids
+
+        source = load_module(source, example_inputs, context=context, tokenizer=file)
+        if calibration is None and file is None:
+            calibration = token_ids(example_inputs).flatten().tolist()
+        return source, SOURCE if file is not None else None, calibration
+    if example_inputs is not None:
+        raise UnsupportedError("example_inputs is for a torch.nn.Module; leave it out")
+    if file is not None:
+        return export.load(source, context=context, tokenizer=file), SOURCE, calibration
+    # An ONNX file has no tokenizer of its own.
+    of_onnx = not isinstance(source, CanonicalModel) and os.fspath(source).endswith(".onnx")
+    return source, None if of_onnx else tokenizer, calibration

@@ -14,7 +14,7 @@ from .llama2c import load_llama2c
 from .position_graph import position_graph
 from .tokenizers import TokenizerSpec
 
-SUPPORTED = "a Hugging Face folder (config.json + safetensors), a .gguf file or a llama2.c version-0 .bin file"
+SUPPORTED = "a Hugging Face folder (config.json + safetensors), a .gguf file, an .onnx file or a llama2.c version-0 .bin file"
 
 
 def load(
@@ -25,9 +25,9 @@ def load(
 ) -> CanonicalModel:
     """Read ``source`` into the canonical ONNX graph (opset 23, float32).
 
-    source:    a Hugging Face folder, a ``.gguf`` file or a llama2.c version-0 ``.bin``
+    source:    a Hugging Face folder, a ``.gguf`` file, an ``.onnx`` file or a llama2.c version-0 ``.bin``
     context:   number of positions to plan for; all the model allows when None
-    tokenizer: the tokenizer file of a llama2.c model when it is not beside it
+    tokenizer: the tokenizer file of a llama2.c model when it is not beside it; for an ONNX file a tokenizer.json or its folder
 
     Weights stay memory-mapped where they are float32, and quantized until they are read where the source is. Raises UnsupportedError for a valid
     source EdgePos cannot use, FormatError for a malformed one.
@@ -35,7 +35,7 @@ def load(
     path = Path(source)
     if path.is_dir():
         if tokenizer is not None:
-            raise UnsupportedError(f"{path.name}: tokenizer= is for llama2.c files; a folder brings tokenizer.json")
+            raise UnsupportedError(f"{path.name}: tokenizer= is for llama2.c and ONNX files; a folder brings tokenizer.json")
         if not (path / "config.json").is_file():
             raise FormatError(f"{path.name}: a folder without config.json; supported: {SUPPORTED}")
         return load_hf_folder(path, context=context)
@@ -43,8 +43,12 @@ def load(
         raise FormatError(f"{path}: no such file or folder; supported: {SUPPORTED}")
     if path.suffix == ".gguf":
         if tokenizer is not None:
-            raise UnsupportedError(f"{path.name}: tokenizer= is for llama2.c files; a GGUF file holds its own")
+            raise UnsupportedError(f"{path.name}: tokenizer= is for llama2.c and ONNX files; a GGUF file holds its own")
         return load_gguf(path, context=context)
+    if path.suffix == ".onnx":
+        from .onnx_in import load_onnx  # ONNX's reference evaluator takes a while to import
+
+        return load_onnx(path, context=context, tokenizer=tokenizer)
     if path.suffix != ".bin":
         raise UnsupportedError(f"{path.name}: unknown kind of file; supported: {SUPPORTED}")
     return load_llama2c(path, context=context, tokenizer=Path(tokenizer) if tokenizer is not None else None)

@@ -174,11 +174,28 @@ class GraphBuilder:
         return self._op("Mul", [self.gelu_tanh(gate, f"{prefix}.gelu"), up], f"{prefix}.gated", tuple(gate.shape))
 
     def swiglu(self, gate: ir.Value, up: ir.Value, prefix: str) -> ir.Value:
-        """silu(gate) * up, with silu(g) = g * sigmoid(g)."""
-        shape = tuple(gate.shape)
-        sigmoid = self._op("Sigmoid", [gate], f"{prefix}.sigmoid", shape)
-        silu = self._op("Mul", [gate, sigmoid], f"{prefix}.silu", shape)
-        return self._op("Mul", [silu, up], f"{prefix}.gated", shape)
+        """silu(gate) * up."""
+        return self.product(self._silu(gate, f"{prefix}.sigmoid", f"{prefix}.silu"), up, f"{prefix}.gated")
+
+    def _silu(self, x: ir.Value, sigmoid: str, name: str) -> ir.Value:
+        turned = self._op("Sigmoid", [x], sigmoid, tuple(x.shape))
+        return self._op("Mul", [x, turned], name, tuple(x.shape))
+
+    def silu(self, x: ir.Value, name: str) -> ir.Value:
+        """x * sigmoid(x)."""
+        return self._silu(x, f"{name}.sigmoid", name)
+
+    def product(self, x: ir.Value, y: ir.Value, name: str) -> ir.Value:
+        """x * y."""
+        return self._op("Mul", [x, y], name, tuple(x.shape))
+
+    def sigmoid(self, x: ir.Value, name: str) -> ir.Value:
+        """1 / (1 + exp(-x))."""
+        return self._op("Sigmoid", [x], name, tuple(x.shape))
+
+    def tanh(self, x: ir.Value, name: str) -> ir.Value:
+        """The hyperbolic tangent."""
+        return self._op("Tanh", [x], name, tuple(x.shape))
 
     def gelu_tanh(self, x: ir.Value, name: str) -> ir.Value:
         """The tanh approximation of GELU."""

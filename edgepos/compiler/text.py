@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import EdgePosError, FormatError, UnsupportedError
+from ..export.json_files import read_bytes
 from ..export.tokenizers import TokenizerSpec
 from .tokenizer_image import tokenizer
 
@@ -21,12 +23,15 @@ TEXT_BYTES = 65536  # far more text than MOST_TOKENS tokens
 def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab: int, context: int) -> list[int]:
     """At most 256 token ids, BOS first if the model has one.
 
-    given: None (the project's text), a text, the path of a text file (os.PathLike), or token ids. Ids are used as they are.
+    given: None (the project's text), a text, the path of a text file (os.PathLike) or of a .json file with token ids, or token ids.
+    Ids are used as they are.
     Raises FormatError when nothing is left or an id is outside the vocabulary, EdgePosError when a file cannot be read.
     """
     most = min(MOST_TOKENS, context)
     if given is None:
         given = TEXT
+    if isinstance(given, os.PathLike) and os.fspath(given).endswith(".json"):
+        given = read_ids(Path(given))
     if isinstance(given, os.PathLike):
         path = os.fspath(given)
         try:
@@ -57,6 +62,17 @@ def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab
         if isinstance(i, bool) or not isinstance(i, (int, np.integer)) or not 0 <= i < vocab:
             raise FormatError(f"calibration: token {i!r} is not an id of the vocabulary; allowed: whole numbers from 0 to {vocab - 1}")
     return [int(i) for i in ids]
+
+
+def read_ids(path: Path) -> list:
+    """The list in a JSON file. Raises FormatError when it holds anything else."""
+    try:
+        ids = json.loads(read_bytes(path))
+    except ValueError:
+        ids = None
+    if not isinstance(ids, list):
+        raise FormatError(f"calibration {path}: not a JSON list of token ids")
+    return ids
 
 
 def encode(text: str, spec: TokenizerSpec) -> list[int]:

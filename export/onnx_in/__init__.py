@@ -1,0 +1,134 @@
+"""Front end for ONNX graphs of other exporters, and for PyTorch modules.
+
+A foreign graph is followed from the token ids to the logits (`reader.py`) and rewritten as the canonical graph (`writer.py`); then both
+run in ONNX Runtime on random ids, and a difference beyond float32's precision is an error (`check.py`). docs/onnx.md explains it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from edgepos.errors import UnsupportedError
+
+from ..canonical import CanonicalModel, read_license, readable, sha256_of
+from ..graph import GraphBuilder
+from .activations import Softcap, identify
+from .check import check_same
+from .constants import Constants, as_numpy
+from .files import check_model, external_files, open_onnx
+from .frame import Frame, frame_of, needed, reading_length
+from .module import load_module, token_ids
+from .reader import Reader
+from .sources import Linear, TokenIds
+from .tokenizer import no_tokenizer, read_tokenizer
+from .values import Form, Function, Sources, pure
+from .writer import LimitFound, Writer
+
+DEFAULT_CONTEXT = 2048  # where nothing in the graph bounds it
+MOST_POSITIONS = 2**18
+FAMILY = "onnx"
+
+
+def load_onnx(path: Path, *, context: int | None = None, tokenizer: str | os.PathLike | None = None) -> CanonicalModel:
+    """The canonical model of an ONNX file.
+
+    context: positions to plan for; None: as many as the graph's tables hold, 2048 where it has none. tokenizer: a tokenizer.json or
+    the folder that holds one; None: the model works on token ids.
+    Raises FormatError for a damaged file, UnsupportedError naming the node that is not understood.
+    """
+    model = open_onnx(path)
+    files = [path, *(path.parent / name for name in external_files(model))]
+    return _canonical(model, readable(path.stem), path.name, context, tokenizer, sha256_of(files), read_license(path.parent))
+
+
+def load_model(
+    model: ir.Model, *, name: str, context: int | None = None, usual: int | None = None, tokenizer: str | os.PathLike | None = None
+) -> CanonicalModel:
+    """The same for a model in memory, which has no files. usual: the context where neither `context` nor the graph says one."""
+    check_model(model, name, None)
+    return _canonical(model, readable(name), name, context, tokenizer, {}, None, usual or DEFAULT_CONTEXT)
+
+
+def _canonical(
+    model: ir.Model, name: str, origin: str, context: int | None, tokenizer, hashes: dict[str, str], license, usual: int = DEFAULT_CONTEXT
+) -> CanonicalModel:
+    frame = frame_of(model.graph, origin)
+    positions = context if context is not None else frame.fixed or usual
+    if isinstance(positions, bool) or not isinstance(positions, int) or not 1 <= positions <= MOST_POSITIONS:
+        raise UnsupportedError(f"option context is {positions!r}; allowed: 1 to {MOST_POSITIONS}")
+    if frame.fixed is not None and positions > frame.fixed:
+        raise UnsupportedError(f"{origin}: context is {positions}, but the graph was exported for {frame.fixed} tokens; export it for any length")
+    while True:
+        try:
+            canonical, foreign, vocab_size = rewrite(model, frame, name, positions)
+            break
+        except LimitFound as limit:
+            if context is not None or limit.positions >= positions:
+                found = f"{origin}: context is {positions}, but a table in the graph has {limit.positions} positions"
+                raise UnsupportedError(f"{found}; pass a context up to that") from None
+            positions = limit.positions
+    check_same(model, frame, canonical, foreign, positions, vocab_size, origin)
+    spec, problem, bos, eos, read = no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), vocab_size)
+    return CanonicalModel(
+        model=canonical,
+        tokenizer=spec,
+        name=name,
+        context=positions,
+        vocab_size=vocab_size,
+        source_sha256=hashes | sha256_of(read),
+        license=license,
+        eos_ids=eos,
+        bos_id=bos,
+        tokenizer_problem=problem,
+    )
+
+
+def rewrite(model: ir.Model, frame: Frame, name: str, context: int) -> tuple[ir.Model, dict[ir.Value, ir.Value], int]:
+    """(canonical graph, its values beside those of the source with the same numbers, vocabulary).
+
+    Raises UnsupportedError naming the node that is not understood, LimitFound when the graph's tables are shorter than the context.
+    """
+    graph = model.graph
+    length = reading_length(frame, graph)
+    constants = Constants(graph, [(frame.ids, None), *frame.others.items()], length)
+    sources = Sources(length)
+    inv_freqs = [np.ravel(as_numpy(v.const_value)) for v in graph.initializers.values() if _may_be_frequencies(v.const_value)]
+    builder = GraphBuilder(name=name, family=FAMILY, context=context)
+    writer = Writer(builder, sources, constants, context, inv_freqs, frame.fixed)
+    reader = Reader(graph, constants, writer)
+    reader.values[frame.ids] = sources.form(sources.new(TokenIds(), 1), (1,) * (len(frame.ids.shape) - 1) + (length,))
+    constants.note_shape(frame.ids, reader.values[frame.ids].shape)
+    reader.read(needed(graph, frame.logits))
+    logits = reader.values.get(frame.logits)
+    writer.at = frame.logits.producer()
+    return builder.finish(_head(writer, logits)), writer.foreign, int(logits.shape[-1])
+
+
+def _head(writer: Writer, logits) -> ir.Value:
+    """The logits as the output of the canonical graph."""
+    cap = 0.0
+    if isinstance(logits, Function):
+        found = identify(logits.samples)
+        if not isinstance(found, Softcap):
+            raise writer.refuse(f"logits that are a function ({found or 'unknown'}) of a result", "a linear, or a softcap of one")
+        cap, logits = found.cap, pure(logits.codes)
+    used = writer.sources.used(logits.codes) if isinstance(logits, Form) else []
+    if len(used) != 1 or not isinstance(used[0].what, Linear):
+        raise writer.refuse("an output that is not made by a linear", "a decoder whose output is the logits of every token")
+    rows = writer.rows(logits)
+    if rows.codes.shape != (1, writer.length, used[0].width) or (rows.codes.ravel() != used[0].base + np.arange(rows.codes.size)).any():
+        raise writer.refuse("logits of some tokens or of a part of the vocabulary", "the logits of every token")
+    return writer.head(used[0], rows, cap)
+
+
+def _may_be_frequencies(tensor: ir.TensorProtocol) -> bool:
+    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+    return tensor.dtype in floats and 0 < tensor.size <= 4096 and sum(int(d) > 1 for d in tensor.shape) <= 1
+
+
+
+__all__ = ["load_model", "load_module", "load_onnx", "token_ids"]

@@ -1,0 +1,103 @@
+"""The last word: the foreign graph and the canonical one compute the same logits in ONNX Runtime."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from edgepos.errors import FormatError, UnsupportedError
+
+from .frame import Frame
+from .looks import label
+
+LENGTHS = (1, 2, 33, 100)
+LONGEST = 300
+RELATIVE = 5e-4  # of the largest value; float32 sums in another order stay far below
+INLINE_LIMIT = 2**30
+
+
+def check_same(model: ir.Model, frame: Frame, canonical: ir.Model, foreign: dict[ir.Value, ir.Value], context: int, vocab: int, origin: str) -> None:
+    """Run both graphs on random ids at several lengths. Raises UnsupportedError naming the first block that differs."""
+    pairs = [(ours, theirs) for ours, theirs in foreign.items() if ours.name and theirs.name]
+    theirs = _session(model, origin)
+    ours = _session(canonical, origin)
+    rng = np.random.default_rng(0)
+    lengths = [frame.fixed] if frame.fixed is not None else sorted({n for n in (*LENGTHS, min(LONGEST, context)) if n <= context})
+    for length in lengths:
+        ids = rng.integers(0, vocab, length)
+        want, got = _run(theirs, frame.feed(ids), [frame.logits.name], origin)[0], _run(ours, _feed(canonical, ids), ["logits"], origin)[0]
+        if not _same(want, got):
+            where = _first_difference(model, frame, canonical, pairs, ids, origin)
+            away = float(np.max(np.abs(want.reshape(got.shape) - got))) if want.size == got.size else float("nan")
+            raise UnsupportedError(
+                f"{origin}: with {length} tokens the logits of the graph and of what was recognised in it differ by {away:.3g}; "
+                f"the first difference is at {where}; please report this model"
+            )
+
+
+def _same(want: np.ndarray, got: np.ndarray) -> bool:
+    if want.size != got.size:
+        return False
+    scale = max(float(np.abs(want).max()), 1e-3)
+    return bool(np.all(np.abs(want.reshape(got.shape).astype(np.float64) - got) <= RELATIVE * scale))
+
+
+def _feed(canonical: ir.Model, ids: np.ndarray) -> dict[str, np.ndarray]:
+    positions = np.arange(len(ids), dtype=np.int64)[None]
+    feed = {}
+    for value in canonical.graph.inputs:
+        if value.name == "input_ids":
+            feed[value.name] = np.asarray(ids, np.int64)[None]
+        elif value.name in ("position_ids", "key_position_ids"):
+            feed[value.name] = positions
+        else:
+            feed[value.name] = np.zeros([d if isinstance(d, int) else 0 for d in value.shape], np.float32)
+    return feed
+
+
+def _first_difference(model: ir.Model, frame: Frame, canonical: ir.Model, pairs: list, ids: np.ndarray, origin: str) -> str:
+    """The node of the foreign graph whose output is the first that differs from its counterpart."""
+    for ours, theirs in pairs:
+        a = _run(_session(model, origin, theirs), frame.feed(ids), [theirs.name], origin)[0]
+        b = _run(_session(canonical, origin, ours), _feed(canonical, ids), [ours.name], origin)[0]
+        if not _same(a, b):
+            return label(theirs.producer())
+    return label(frame.logits.producer())
+
+
+def _session(model: ir.Model, origin: str, also: ir.Value | None = None) -> ort.InferenceSession:
+    """The model in ONNX Runtime, with one more output if asked."""
+    model = model.clone()
+    if also is not None:
+        wanted = next(v for node in model.graph for v in node.outputs if v.name == also.name)
+        if wanted not in model.graph.outputs:
+            model.graph.outputs.append(wanted)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.use_deterministic_compute = True
+    try:
+        tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
+        if sum(t.nbytes for t in tensors.values()) <= INLINE_LIMIT:
+            for name, tensor in tensors.items():
+                if isinstance(tensor, ir.ExternalTensor):
+                    model.graph.initializers[name].const_value = ir.Tensor(np.asarray(tensor.numpy()), dtype=tensor.dtype, name=name)
+            return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, ["CPUExecutionProvider"])
+        with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
+            path = Path(folder) / "model.onnx"
+            ir.save(model, path, external_data="weights.bin")
+            return ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's classes share no base but Exception
+        raise FormatError(f"{origin}: refused by ONNX Runtime ({' '.join(str(error).split())[:300]})") from None
+
+
+def _run(session: ort.InferenceSession, feed: dict[str, np.ndarray], outputs: list[str], origin: str) -> list[np.ndarray]:
+    known = {i.name for i in session.get_inputs()}
+    try:
+        return session.run(outputs, {name: array for name, array in feed.items() if name in known})
+    except Exception as error:  # as above
+        raise FormatError(f"{origin}: ONNX Runtime cannot run it ({' '.join(str(error).split())[:300]})") from None

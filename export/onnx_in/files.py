@@ -1,0 +1,162 @@
+"""Opening an ONNX file that nobody vouches for: every name, size and place is checked before it is used."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from edgepos.errors import FormatError, UnsupportedError
+
+from ..shorten import shorten
+
+LARGEST_FILE = 2**31 - 1  # of a protobuf message
+LARGEST_TENSOR = 2**40  # bytes
+MOST_NODES = 200_000
+OLDEST_OPSET = 17
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+DOMAINS = ("", "ai.onnx", "com.microsoft")
+BRANCHES = ("If", "Loop", "Scan", "SequenceMap")
+
+
+def open_onnx(path: Path) -> ir.Model:
+    """The model of an .onnx file, weights still in the file.
+
+    Raises FormatError for a damaged file or external data outside the file's folder, UnsupportedError for an opset, operator or domain
+    that is not supported.
+    """
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise FormatError(f"{path.name}: {size} bytes; an ONNX file has at most {LARGEST_FILE}, weights beyond that are external data")
+    try:
+        model = ir.load(path)
+    except Exception as error:  # what protobuf and onnx_ir raise for a damaged file has no common class
+        raise FormatError(f"{path.name}: not a valid ONNX file ({_line(error)}); export the model again") from None
+    check_model(model, path.name, path.parent)
+    return model
+
+
+def external_files(model: ir.Model) -> list[str]:
+    """The names of the files with external data, sorted."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sorted({str(t.location) for t in tensors if isinstance(t, ir.ExternalTensor)})
+
+
+def check_model(model: ir.Model, origin: str, folder: Path | None) -> None:
+    """Check a model and inline its functions. folder: where external data must be; None allows none.
+
+    Raises FormatError or UnsupportedError naming the node or tensor.
+    """
+    opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx"))
+    if opset is None or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise UnsupportedError(f"{origin}: opset {opset}; supported: {OLDEST_OPSET} to {NEWEST_OPSET}; export the model with one of them")
+    _check_nodes(model, origin)
+    if model.functions:
+        try:
+            common.InlinePass()(model)
+        except Exception as error:  # a function that calls itself, or with other parameters than it has
+            raise FormatError(f"{origin}: its functions cannot be put in place ({_line(error)}); export the model again") from None
+        _check_nodes(model, origin)
+    for name, value in model.graph.initializers.items():
+        if value.const_value is None:
+            raise FormatError(f"{origin}: initializer {shorten(name)} has no value; export the model again")
+        check_tensor(value.const_value, origin, folder)
+    _check_order(model.graph, origin)
+
+
+def check_tensor(tensor: ir.TensorProtocol, origin: str, folder: Path | None) -> None:
+    """Raise FormatError unless the bytes of a tensor are there, as many as its shape says, and inside `folder`."""
+    name = shorten(tensor.name or "?")
+    shape = [int(d) for d in tensor.shape]
+    if tensor.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        raise UnsupportedError(f"{origin}: tensor {name} is {tensor.dtype.name}; supported: numbers")
+    if any(d < 0 for d in shape):
+        raise FormatError(f"{origin}: tensor {name} has shape {shape}; sizes are at least 0")
+    needed = math.ceil(math.prod(shape) * tensor.dtype.bitwidth / 8)
+    if needed > LARGEST_TENSOR:
+        raise FormatError(f"{origin}: tensor {name} has shape {shape}; at most {LARGEST_TENSOR} bytes are supported")
+    if isinstance(tensor, ir.ExternalTensor):
+        _check_place(tensor, needed, name, origin, folder)
+    elif isinstance(tensor, ir.TensorProtoTensor):
+        _check_stored(tensor.raw if hasattr(tensor, "raw") else None, needed, math.prod(shape), name, origin)
+
+
+def _check_stored(proto: onnx.TensorProto | None, needed: int, count: int, name: str, origin: str) -> None:
+    if not isinstance(proto, onnx.TensorProto):
+        return
+    if proto.HasField("raw_data"):
+        found, wanted = len(proto.raw_data), needed
+    else:
+        # Typed fields hold one number per entry; some hold several small ones, never fewer entries than bytes need.
+        found = max(len(getattr(proto, f)) for f in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data"))
+        wanted = count if proto.data_type not in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4) else needed
+    if found != wanted:
+        raise FormatError(f"{origin}: tensor {name} holds {found} bytes or numbers, its shape asks for {wanted}; export the model again")
+
+
+def _check_place(tensor: ir.ExternalTensor, needed: int, name: str, origin: str, folder: Path | None) -> None:
+    location = str(tensor.location)
+    parts = Path(location).parts
+    if folder is None or not location or os.path.isabs(location) or ".." in parts or "\\" in location or "\0" in location or ":" in location:
+        raise FormatError(f"{origin}: tensor {name} is stored in {shorten(location)}; allowed: a file in the model's own folder, without '..'")
+    place = folder
+    for part in parts:
+        place = place / part
+        if place.is_symlink():
+            raise FormatError(f"{origin}: tensor {name} is stored behind the symbolic link {shorten(location)}; put the file itself there")
+    try:
+        found = place.stat()
+    except OSError:
+        raise FormatError(f"{origin}: tensor {name} is stored in {shorten(location)}, which is missing; keep it beside the model") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise FormatError(f"{origin}: tensor {name} is stored in {shorten(location)}, which is no file")
+    offset, length = int(tensor.offset or 0), int(tensor.length if tensor.length is not None else needed)
+    if length != needed or offset < 0 or offset + length > found.st_size:
+        raise FormatError(
+            f"{origin}: tensor {name} needs {needed} bytes, its record says {length} at byte {offset} of {shorten(location)}, which has {found.st_size}"
+        )
+
+
+def _check_nodes(model: ir.Model, origin: str) -> None:
+    graphs = [model.graph, *model.functions.values()]
+    if sum(len(graph) for graph in graphs) > MOST_NODES:
+        raise UnsupportedError(f"{origin}: more than {MOST_NODES} nodes; supported: up to that")
+    known = {(f.domain, f.name) for f in model.functions.values()}
+    for graph in graphs:
+        for node in graph:
+            name = f"{origin}: node {shorten(node.name or node.outputs[0].name or '?')} ({node.op_type})"
+            if (node.domain, node.op_type) in known:
+                continue
+            if node.domain not in DOMAINS:
+                raise UnsupportedError(f"{name}: operator of domain {shorten(node.domain)}; supported: standard operators and some of com.microsoft")
+            if node.op_type in BRANCHES or any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+                raise UnsupportedError(f"{name}: control flow; supported: graphs without branches and loops, so export without it")
+
+
+def _check_order(graph: ir.Graph, origin: str) -> None:
+    """Every input of a node is a graph input, an initializer, or made by an earlier node."""
+    known = set(graph.inputs) | set(graph.initializers.values())
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and value not in known:
+                raise FormatError(
+                    f"{origin}: node {shorten(node.name or '?')} ({node.op_type}) reads {shorten(value.name or '?')}, which no earlier node makes "
+                    "(a missing initializer or a cycle); export the model again"
+                )
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR:
+                check_tensor(attribute.value, origin, None)
+        known.update(node.outputs)
+    for value in graph.outputs:
+        if value not in known:
+            raise FormatError(f"{origin}: output {shorten(value.name or '?')} is made by no node; export the model again")
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return (text[:200] if text else type(error).__name__).rstrip(".")

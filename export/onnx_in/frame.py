@@ -1,0 +1,116 @@
+"""Inputs and outputs of a foreign graph: which is what, and what the other inputs hold while the token ids are followed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from edgepos.errors import UnsupportedError
+
+from ..shorten import shorten
+
+CACHE = re.compile(r"past|cache", re.IGNORECASE)
+INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+
+At = Callable[[int], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """ids: the input of token ids; others: what every other input holds at a length; logits: the output; fixed: the one length
+    the graph was exported for, or None."""
+
+    ids: ir.Value
+    others: dict[ir.Value, At]
+    logits: ir.Value
+    fixed: int | None
+
+    def feed(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The inputs for ids [n], by name."""
+        given = np.asarray(ids, self.ids.dtype.numpy()).reshape((1,) * (len(self.ids.shape) - 1) + (len(ids),))
+        return {self.ids.name: given} | {value.name: at(len(ids)) for value, at in self.others.items()}
+
+
+def frame_of(graph: ir.Graph, origin: str) -> Frame:
+    """The frame of a graph. Raises UnsupportedError naming the input or output that is not understood."""
+    inputs = [value for value in graph.inputs if value.const_value is None]
+    for value in inputs:
+        if value.dtype is None or value.shape is None:
+            raise UnsupportedError(f"{origin}: input {shorten(value.name)} has no type or shape; export the model again")
+    ids = _ids(inputs, origin)
+    others = {value: _other(value, origin) for value in inputs if value is not ids}
+    last = ids.shape[-1]
+    fixed = last if isinstance(last, int) else None
+    if len(ids.shape) == 2 and isinstance(ids.shape[0], int) and ids.shape[0] != 1:
+        raise UnsupportedError(f"{origin}: input {shorten(ids.name)} has a batch of {ids.shape[0]}; supported: 1, or a batch that is not fixed")
+    return Frame(ids, others, _logits(graph, origin), fixed)
+
+
+def _ids(inputs: list[ir.Value], origin: str) -> ir.Value:
+    whole = [v for v in inputs if v.dtype in INTEGERS and len(v.shape) in (1, 2)]
+    like = [v for v in whole if re.search(r"ids|tokens|idx", v.name or "") and not re.search(r"position|type", v.name)]
+    found = [v for v in whole if v.name == "input_ids"] or like or whole
+    if not found:
+        names = ", ".join(f"{v.name} ({v.dtype.name})" for v in inputs[:4])
+        raise UnsupportedError(f"{origin}: no input of token ids among {shorten(names)}; supported: models that read token ids, int64 [1, tokens]")
+    return found[0]
+
+
+def _other(value: ir.Value, origin: str) -> At:
+    """What an input that is not the token ids holds."""
+    name, shape, kind = value.name or "", list(value.shape), value.dtype.numpy()
+    if re.search(r"attention_mask|padding_mask", name) and len(shape) == 2:
+        return lambda n: np.ones((1, n), kind)
+    if re.search(r"position", name) and value.dtype in INTEGERS and len(shape) in (1, 2):
+        return lambda n: np.arange(n, dtype=kind).reshape((1,) * (len(shape) - 1) + (n,))
+    if re.search(r"token_type", name) and len(shape) == 2:
+        return lambda n: np.zeros((1, n), kind)
+    if name == "use_cache_branch":
+        return lambda n: np.zeros(1, kind)
+    if name == "seqlens_k":
+        return lambda n: np.full((1,) * len(shape), n - 1, kind)
+    if name == "total_sequence_length":
+        return lambda n: np.full((1,) * len(shape), n, kind)
+    if CACHE.search(name) and len(shape) in (3, 4) and value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        # The cache is empty: its axes without a fixed size are the batch and the tokens in it.
+        sizes = tuple(d if isinstance(d, int) else 1 if i == 0 else 0 for i, d in enumerate(shape))
+        if 0 in sizes:
+            return lambda n: np.zeros(sizes, np.float32 if value.dtype == ir.DataType.BFLOAT16 else kind)
+    raise UnsupportedError(
+        f"{origin}: input {shorten(name)} ({value.dtype.name} {[str(d) for d in shape]}) is not understood; supported: token ids, attention_mask, "
+        "position_ids, token_type_ids and a cache of keys and values whose length is not fixed"
+    )
+
+
+def _logits(graph: ir.Graph, origin: str) -> ir.Value:
+    named = [v for v in graph.outputs if v.name == "logits"]
+    first = [v for v in graph.outputs if not re.search(r"present|past|cache", v.name or "")]
+    found = named or first
+    if not found:
+        raise UnsupportedError(f"{origin}: no output of logits; supported: a model whose first output is the logits")
+    return found[0]
+
+
+def reading_length(frame: Frame, graph: ir.Graph) -> int:
+    """The length to follow a graph at: a small prime that divides no size in it, so that axes of tokens can be told from others."""
+    if frame.fixed is not None:
+        return frame.fixed
+    sizes = {int(d) for value in graph.initializers.values() for d in value.const_value.shape}
+    return next((p for p in PRIMES if all(d % p for d in sizes if d)), PRIMES[-1])
+
+
+def needed(graph: ir.Graph, output: ir.Value) -> list[ir.Node]:
+    """The nodes an output needs, in the graph's order."""
+    wanted: set[ir.Node] = set()
+    stack = [output]
+    while stack:
+        node = stack.pop().producer()
+        if node is not None and node not in wanted:
+            wanted.add(node)
+            stack.extend(x for x in node.inputs if x is not None)
+    return [node for node in graph if node in wanted]

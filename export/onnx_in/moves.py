@@ -1,0 +1,132 @@
+"""Operators that move, repeat or drop elements: the same for the codes of a tensor as for its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from .sources import Made, TokenIds
+from .values import NOTHING, Form, Function, Mean, Scores, Statistic, constant_form
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+
+
+def _moved(reader, node: ir.Node, arguments: list):
+    """Any operator whose first input is moved as later inputs, all constant, say."""
+    x, rest = arguments[0], arguments[1:]
+    if not all(a is None or isinstance(a, np.ndarray) for a in rest):
+        raise reader.unknown(node, arguments)
+
+    def move(output: int):
+        return lambda array: reader.constants.move(node, np.asarray(array), rest)[output]
+
+    return [moved(reader, node, arguments, x, move(i)) for i in range(len(node.outputs))]
+
+
+def moved(reader, node: ir.Node, arguments: list, x, move):
+    """A tensor after `move`, a function of one array."""
+    if isinstance(x, Form):
+        return x.moved(move)
+    if isinstance(x, Function):
+        return Function(move(x.codes), x.samples)
+    if isinstance(x, (Mean, Statistic)):
+        return replace(x, rows=move(x.rows))
+    if isinstance(x, Scores):
+        return _moved_scores(reader, node, arguments, x, move)
+    raise reader.unknown(node, arguments)
+
+
+def _moved_scores(reader, node: ir.Node, arguments: list, x: Scores, move) -> Scores:
+    """Scores keep queries and keys as their last axes; heads may be moved and repeated."""
+    n = x.q.shape[1] * x.k.shape[1]
+    places = np.arange(n * max(1, int(np.prod(x.lead)))).reshape(x.shape)
+    after = move(places)
+    heads = after[..., 0, 0].ravel() // n if after.ndim >= 2 and after.shape[-2:] == x.shape[-2:] else None
+    if heads is None or (after != heads.reshape(after.shape[:-2])[..., None, None] * n + np.arange(n).reshape(x.shape[-2:])).any():
+        raise reader.unknown(node, arguments)
+    if x.steps and len(heads) != x.q.shape[0]:
+        raise reader.unknown(node, arguments)
+    if (heads != np.arange(len(heads))).any() or len(heads) != x.q.shape[0]:
+        pick = lambda array: array[heads]  # noqa: E731
+        x = replace(x, q=x.q.moved(pick), k=x.k.moved(pick))
+    return replace(x, lead=tuple(after.shape[:-2]))
+
+
+def _same(reader, node: ir.Node, arguments: list):
+    return [arguments[0], *[None] * (len(node.outputs) - 1)]
+
+
+def _cast(reader, node: ir.Node, arguments: list):
+    x, to = arguments[0], node.attributes.get_int("to", 1)
+    ids = isinstance(x, Form) and any(isinstance(s.what, TokenIds) for s in reader.sources.used(x.codes))
+    if not ids and ir.DataType(to) not in FLOATS:
+        raise reader.unknown(node, arguments)
+    return x
+
+
+def _concat(reader, node: ir.Node, arguments: list):
+    axis = node.attributes.get_int("axis", 0)
+    kept = [a for a in arguments if not (isinstance(a, np.ndarray) and a.size == 0)]
+    if len(kept) == 1:
+        return kept[0]  # an empty cache in front
+    functions = [a for a in kept if isinstance(a, Function)]
+    if functions:
+        kept = [reader.writer.made(reader.writer.value(a), a.shape) if isinstance(a, Function) else a for a in kept]
+    if not all(isinstance(a, (np.ndarray, Form)) for a in kept):
+        raise reader.unknown(node, arguments)
+    forms = [constant_form(a) if isinstance(a, np.ndarray) else a for a in kept]
+    terms = max(len(f.codes) for f in forms)
+    axis = axis if axis < 0 else axis - len(forms[0].shape)
+
+    def padded(array: np.ndarray, fill: int) -> np.ndarray:
+        return np.concatenate([array, np.full((terms - len(array), *array.shape[1:]), fill, array.dtype)])
+
+    codes = np.concatenate([padded(f.codes, NOTHING) for f in forms], axis=axis)
+    coefs = np.concatenate([padded(f.coefs, 0) for f in forms], axis=axis)
+    const = None
+    if any(f.const is not None for f in forms):
+        const = np.concatenate([np.zeros(f.shape) if f.const is None else f.const for f in forms], axis=axis)
+    return Form(codes, coefs, const)
+
+
+def _shape(reader, node: ir.Node, arguments: list):
+    shape = np.array(arguments[0].shape, np.int64)
+    return np.array(shape.prod()) if node.op_type == "Size" else shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]
+
+
+def _gather(reader, node: ir.Node, arguments: list):
+    table, ids = arguments
+    if isinstance(table, np.ndarray):
+        return _embed(reader, node, table, ids)
+    return _moved(reader, node, arguments)
+
+
+def _embed(reader, node: ir.Node, table: np.ndarray, ids: Form) -> Form:
+    """Rows of a table for the token ids."""
+    writer = reader.writer
+    used = reader.sources.used(ids.codes) if isinstance(ids, Form) else []
+    is_ids = len(used) == 1 and isinstance(used[0].what, TokenIds) and ids.is_pure
+    if not is_ids or table.ndim != 2 or node.attributes.get_int("axis", 0) or not np.array_equal(ids.codes.ravel(), np.arange(reader.length) + used[0].base):
+        raise reader.unknown(node, [table, ids])
+    if writer.embedding is not None:
+        raise writer.refuse("a second table of embeddings read by the token ids", "one")
+    name = node.inputs[0].name or "embed.weight"
+    weight = writer.weight(name, table, name)
+    writer.embedding = (name, table)
+    value = writer.graph.embed(weight)
+    return reader.sources.form(reader.sources.new(Made(value), table.shape[1]), (*ids.shape, table.shape[1]))
+
+
+MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Split", "Tile")
+OPERATORS = {name: _moved for name in MOVING} | {
+    "Cast": _cast,
+    "CastLike": lambda reader, node, arguments: arguments[0],
+    "Concat": _concat,
+    "Dropout": _same,
+    "Gather": _gather,
+    "Identity": _same,
+    "Shape": _shape,
+    "Size": _shape,
+}

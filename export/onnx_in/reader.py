@@ -1,0 +1,77 @@
+"""Reader: follows a foreign graph from the token ids to the logits, operator by operator.
+
+What an operator does to each kind of tensor (`values.py`) stands in the tables of `moves.py`, `algebra.py`, `norms.py` and
+`attention.py`. An operator that none of them knows is refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from . import algebra, attention, contrib, linears, moves, norms
+from .constants import Constants
+from .looks import refuse
+from .values import Form, Function, Mean, Scores, Statistic
+from .writer import Writer
+
+OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS
+SUPPORTED = f"on values that depend on the token ids: {', '.join(sorted(OPERATORS))}"
+
+LOOKS = {Form: "a tensor", Function: "an activation function", Mean: "a mean", Statistic: "a norm's statistic", Scores: "attention scores"}
+
+
+class Reader:
+    """One reading. values: what is known of each value so far; names: values' readable places for node names."""
+
+    def __init__(self, graph: ir.Graph, constants: Constants, writer: Writer):
+        self.graph, self.constants, self.writer = graph, constants, writer
+        self.sources = writer.sources
+        self.values: dict[ir.Value, object] = {}
+
+    @property
+    def length(self) -> int:
+        return self.sources.length
+
+    def read(self, nodes: list[ir.Node]) -> None:
+        """Follow the nodes, in order. Raises UnsupportedError naming the first that is not understood."""
+        for node in nodes:
+            self.writer.at = node
+            arguments = [None if x is None else self.value(x) for x in node.inputs]
+            if all(a is None or isinstance(a, np.ndarray) for a in arguments):
+                results = self.constants.run(node, arguments)
+            else:
+                table = OPERATORS if node.domain in ("", "ai.onnx") else contrib.OPERATORS
+                if node.op_type not in table:
+                    known = SUPPORTED if table is OPERATORS else f"of com.microsoft: {', '.join(sorted(table))}"
+                    raise refuse(node, f"an operator on {self.look(arguments)}", known)
+                results = table[node.op_type](self, node, arguments)
+            if not isinstance(results, list):
+                results = [results]
+            for value, result in zip(node.outputs, results):
+                self.values[value] = result
+                if result is not None and not isinstance(result, np.ndarray):
+                    self.constants.note_shape(value, tuple(result.shape))
+
+    def value(self, value: ir.Value) -> object:
+        """What is known of a value."""
+        if value not in self.values:
+            if not self.constants.is_given(value):
+                raise refuse(self.writer.at, f"its input '{value.name}' is unknown", "inputs that earlier nodes make")
+            self.values[value] = self.constants.given(value, self.length)
+        return self.values[value]
+
+    def look(self, arguments: list) -> str:
+        """The arguments of a node in a message."""
+        return ", ".join(
+            f"a constant {list(a.shape)}" if isinstance(a, np.ndarray) else f"{LOOKS[type(a)]} {list(a.shape)}" for a in arguments if a is not None
+        )
+
+    def unknown(self, node: ir.Node, arguments: list):
+        """The error for arguments an operator is not understood with."""
+        return refuse(node, f"on {self.look(arguments)}", "the usual spellings of norms, activations, linears, rotations and attention (docs/onnx.md)")
+
+    def use_constant(self, value: ir.Value | None, array: np.ndarray) -> None:
+        """Note a constant that meets a tensor and differs by token, to be checked at the whole context."""
+        if value is not None and array.ndim >= 2 and self.length in array.shape and value not in self.writer.lengthy and not self.constants.is_given(value):
+            self.writer.lengthy[value] = array

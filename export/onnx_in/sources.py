@@ -1,0 +1,62 @@
+"""What a foreign graph's results are in the canonical graph. Linears and norms wait until it is known which part of them is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from .values import Form, Scores
+
+
+@dataclass(frozen=True, eq=False)
+class TokenIds:
+    """The graph's input of token ids, one component."""
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A value of the canonical graph."""
+
+    value: ir.Value
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """x times weight [in, out] plus bias [out]. stored: the name of the weight where the graph holds it, else None."""
+
+    x: ir.Value
+    weight: np.ndarray
+    bias: np.ndarray | None
+    name: str
+    stored: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """The norm of x over groups equal parts; gamma and beta are [width of a part]."""
+
+    x: ir.Value
+    groups: int
+    center: bool
+    epsilon: float
+    gamma: np.ndarray
+    beta: np.ndarray | None
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Centered:
+    """Components minus their mean; rows [*, n] of the codes they came from, in the order of this source's components."""
+
+    rows: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Attention of some heads: probabilities times v [heads, S, n]."""
+
+    scores: Scores
+    v: Form
+    node: ir.Node

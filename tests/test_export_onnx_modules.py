@@ -1,0 +1,118 @@
+"""PyTorch modules through torch.onnx: random models of transformers beside what PyTorch computes."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from hf_models import VOCAB, random_ids, torch_logits  # skips where PyTorch is missing
+from test_export_families import CLASS, MODELS
+
+import edgepos
+import torch
+import transformers
+from edgepos.errors import UnsupportedError
+from edgepos.export.onnx_in import load_module
+from edgepos.float_session import reference
+from edgepos.positions import Alibi, Learned, Rope
+from edgepos.report.metrics import kl_divergence, log_softmax
+
+SMOLLM = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
+SMOLLM |= dict(max_position_embeddings=64, initializer_range=0.15, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e5})
+BLOOM = dict(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=12, initializer_range=0.15)
+CASES = {
+    "llama": (("Llama", SMOLLM), Rope(8, theta=1e5), 64),
+    "gpt2": (MODELS["gpt2"], Learned(64), 64),
+    "gpt_neox": (MODELS["gpt_neox"], None, 64),
+    "phi": (MODELS["phi"], Rope(8, rotary_dim=4), 64),
+    "qwen3": (MODELS["qwen3"], Rope(16), 64),
+    "bloom": (("Bloom", BLOOM), Alibi(12), 2048),
+    "mpt": (MODELS["mpt"], Alibi(6), 64),
+}  # (class and config, positions, context) of each; gpt_neox turns one pair per head, which no theta decides
+
+
+@pytest.fixture(scope="module")
+def read():
+    """(PyTorch model, canonical model) of a key of CASES, made once."""
+    done = {}
+
+    def make(key):
+        if key not in done:
+            family, settings = CASES[key][0]
+            torch.manual_seed(7)
+            config = getattr(transformers, f"{family}Config")(**copy.deepcopy(settings))
+            model = getattr(transformers, CLASS.get(family, f"{family}ForCausalLM"))(config).eval()
+            with torch.no_grad():
+                for name, value in model.named_parameters():
+                    if name.endswith("bias") or "norm" in name or "ln_f" in name:
+                        value.add_(torch.randn_like(value) * 0.2)
+            done[key] = model, load_module(model, torch.tensor(random_ids(24))[None])
+        return done[key]
+
+    return make
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_a_module_becomes_the_canonical_graph(key, read, tmp_path):
+    model, canonical = read(key)
+    ids = random_ids(60, 3)
+    assert canonical.context == CASES[key][2]
+    np.testing.assert_allclose(reference(canonical).eval(ids), torch_logits(model, ids), rtol=0, atol=1e-3)
+
+    bundle = edgepos.export_bundle(canonical, tmp_path / "m.edgepos", tokenizer=None, calibration=random_ids(64, 1).tolist())
+    golden = bundle.session(engine="golden").eval_int(ids)
+    np.testing.assert_array_equal(bundle.session().eval_int(ids), golden)
+    floats = reference(canonical, weights_of=bundle).eval(ids)
+    assert kl_divergence(log_softmax(floats), log_softmax(golden * bundle.session().logit_scale)).mean() < 1e-5
+
+
+@pytest.mark.parametrize("key", [key for key in CASES if CASES[key][1] is not None])
+def test_positions_are_recovered(key, read):
+    from edgepos.compiler.match import match
+
+    assert match(read(key)[1].model).positions() == CASES[key][1]
+
+
+def test_a_tied_head_is_kept_once(read):
+    assert [n for n in read("llama")[1].model.graph.initializers if "embed" in n or "head" in n] == ["lm_head.weight"]
+
+
+class NotCausal(torch.nn.Module):
+    """Mean over all tokens, later ones too."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, VOCAB)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        return self.head(x + x.mean(1, keepdim=True))
+
+
+class DependsOnIds(NotCausal):
+    """Control flow that PyTorch cannot trace."""
+
+    def forward(self, ids):
+        return self.head(self.embed(ids) if ids.sum() > 7 else self.embed(ids + 1))
+
+
+def test_what_is_not_recognised_is_named():
+    with pytest.raises(UnsupportedError, match=r"node 'node_mean' \(ReduceMean\): .*supported: "):
+        load_module(NotCausal(), torch.tensor([[1, 2, 3]]))
+
+
+def test_what_pytorch_cannot_export_says_why():
+    with pytest.raises(UnsupportedError, match="module DependsOnIds: PyTorch cannot export it to ONNX: .{20}"):
+        load_module(DependsOnIds(), torch.tensor([[1, 2, 3]]))
+
+
+@pytest.mark.parametrize("bad", [None, "text", torch.tensor([[1]]), torch.ones(1, 8), torch.ones(3, 8, dtype=torch.int64)])
+def test_examples_that_are_no_token_ids_are_refused(bad, tmp_path):
+    with pytest.raises(UnsupportedError, match="example_inputs is .*; give token ids"):
+        edgepos.export_bundle(NotCausal(), tmp_path / "m.edgepos", example_inputs=bad)
+
+
+def test_example_inputs_are_for_modules(root, tmp_path):
+    with pytest.raises(UnsupportedError, match="example_inputs is for a torch.nn.Module"):
+        edgepos.export_bundle(root / "examples/tiny/tiny-rope", tmp_path / "m.edgepos", example_inputs=torch.tensor([[1, 2]]))
