@@ -57,6 +57,7 @@ MUTATIONS = (
     Mutation("division of negative numbers rounds away", _SRC + "fixed.h", "q += r > d - r;", "q += r >= d - r;"),
     Mutation("sat32 wraps at the top", _SRC + "fixed.h", "return x > INT32_MAX ? INT32_MAX : x < INT32_MIN", "return x < INT32_MIN"),
     Mutation("sat32 wraps at the bottom", _SRC + "fixed.h", ": x < INT32_MIN ? INT32_MIN : (int32_t)x", ": (int32_t)x"),
+    Mutation("repeated positions do not repeat", _SRC + "exec.c", "modulo ? at % modulo : at", "modulo ? (at < modulo ? at : modulo - 1) : at"),
     Mutation("saturations are not counted", _SRC + "fixed.h", "*count += y != x;", "(void)count;"),
     Mutation("requant far outside wraps", _SRC + "fixed.h", "if (top < -4 || top > 3) return far;", ""),
     Mutation("bias is added without saturation", _SRC + "exec.c", "y[i] = ep_sat32_count((int64_t)y[i] + beta[i], &s->saturations)", "y[i] = (int32_t)((uint32_t)y[i] + (uint32_t)beta[i])"),

@@ -111,8 +111,9 @@ def test_grouped_norm_norms_every_head_with_the_same_gamma(rng, center):
     assert np.abs(got - expected).max() <= 2 * 2.0**-F
 
 
+@pytest.mark.parametrize("modulo", [0, 1, 7])
 @pytest.mark.parametrize("dtype, grouped", [(np.int8, False), (np.int8, True), (np.int16, False)])
-def test_learned_rows_are_those_of_the_positions(rng, dtype, grouped):
+def test_learned_rows_are_those_of_the_positions(rng, dtype, grouped, modulo):
     rows, width, offset = 50, 40, 2
     b = Builder(rng, extreme=False)
     info = np.iinfo(dtype)
@@ -121,13 +122,13 @@ def test_learned_rows_are_those_of_the_positions(rng, dtype, grouped):
     m = rng.integers(2**30, 2**31, rows)
     scale = b.tensor(np.stack([m, np.full(rows, 60)], axis=1).astype(np.int32))
     weights, scales = b.tensor(w), b.tensor(g) if grouped else NONE
-    b.op(Op.EMBED, b.value(width), [], [weights, scales, scale], shift=-F, source=POSITIONS, offset=offset)
-    positions = [0, 1, 30, 47]
+    b.op(Op.EMBED, b.value(width), [], [weights, scales, scale], shift=-F, source=POSITIONS, offset=offset, modulo=modulo)
+    positions = [0, 1, 30, 47, *([48, 2**31 - 1] if modulo else [])]
     mach = machine(b)
-    assert mach.program.max_position == 47
+    assert mach.program.max_position == (2**31 - 1 if modulo else 47)
     got = mach.run(b.ops[0], {}, batch(positions)) * 2.0**-F
     real = w.astype(np.float64)[:, :width] * (np.repeat(g, 32, axis=1)[:, :width] if grouped else 1) * m[:, None] * 2.0**-60
-    assert np.abs(got - real[np.array(positions) + offset]).max() <= 0.5001 * 2.0**-F
+    assert np.abs(got - real[np.array([p % modulo if modulo else p for p in positions]) + offset]).max() <= 0.5001 * 2.0**-F
 
 
 @pytest.mark.parametrize("extreme", [False, True])

@@ -155,6 +155,36 @@ def test_learned_tables_of_models(tmp_path):
     assert "wpe.weight" in edgepos("tables", "--from", bare, "-o", tmp_path / "c", expect=1).stderr
 
 
+def test_tables_of_text_and_image(tmp_path):
+    """CLIP's learned rows for both; BERT's learned rows with the 2-D sinusoids of an MAE."""
+    rng = np.random.default_rng(2)
+    text, patches = rng.normal(size=(12, 8)), rng.normal(size=(17, 8))
+    config = {"model_type": "clip", "text_config": {"max_position_embeddings": 12}, "vision_config": {"image_size": 32, "patch_size": 8}}
+    rows = "embeddings.position_embedding.weight"
+    clip = save_model(tmp_path / "clip", config, {f"text_model.{rows}": text, f"vision_model.{rows}": patches})
+    edgepos("tables", "--from", clip, "-o", tmp_path / "a", "--context", 17, "--format", "npz,onnx")
+    for part, table in (("text", text), ("vision", patches)):
+        with np.load(tmp_path / "a" / part / "learned_int16.npz") as archive:
+            np.testing.assert_array_equal(archive["source"], table.astype(np.float32))
+    both = {
+        "model_type": "vision-text-dual-encoder",
+        "text_config": {"model_type": "bert", "max_position_embeddings": 12},
+        "vision_config": {"model_type": "vit_mae", "hidden_size": 16},
+    }
+    dual = save_model(tmp_path / "dual", both, {"text_model.embeddings.position_embeddings.weight": text})
+    edgepos("tables", "--from", dual, "-o", tmp_path / "b", "--context", 12)
+    specs = {part: spec_of(tmp_path / "b" / part) for part in ("text", "vision")}
+    assert [spec["encoding"] for spec in specs.values()] == ["learned", "sinusoidal_2d"]
+    for folder in "ab":
+        edgepos("positions", "check", tmp_path / folder)
+
+
+def test_rows_of_patches_with_a_batch(tmp_path):
+    rows = np.random.default_rng(4).normal(size=(1, 17, 8))
+    vit = save_model(tmp_path / "vit", {"model_type": "vit", "image_size": 32, "patch_size": 8}, {"vit.embeddings.position_embeddings": rows})
+    np.testing.assert_array_equal(read_source(str(vit)).weights, rows[0].astype(np.float32))
+
+
 def test_tables_from_gguf(tmp_path):
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("edgepos.export.gguf_file")

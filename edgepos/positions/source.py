@@ -19,7 +19,7 @@ from .relative import RelativeBias, T5Bias
 from .spec import Spec
 
 # Names of tensors end in these; a model has one learned position table, or one bias table per stack.
-LEARNED_NAMES = ("wpe.weight", "position_embeddings.weight", "position_embedding.weight", "embed_positions.weight", "position_embd.weight")
+LEARNED_NAMES = ("wpe.weight", "position_embeddings.weight", "position_embedding.weight", "embeddings.position_embeddings", "embed_positions.weight", "position_embd.weight")
 BIAS_NAMES = ("relative_attention_bias.weight",)
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 
@@ -120,12 +120,10 @@ def _from_tables(path: Path) -> Source:
 
 
 def _from_folder(path: Path) -> Source:
-    from . import from_json
     from ..export.safetensor_files import map_file, open_tensors
 
     config = _json(_read(path / "config.json"), "config.json")
-    given = config.get("position_encoding")  # EdgePos's own folder format
-    spec = from_json(given) if isinstance(given, dict) else from_config(config)
+    spec = from_config(config)
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     context = next((value for key in CONTEXT_KEYS if isinstance(value := text.get(key), int)), None)
     weights = None
@@ -165,12 +163,14 @@ def _weight(spec: Spec, tensors: dict, origin: str, stack: str) -> np.ndarray | 
     found = [name for name in tensors if name.endswith(endings) and any(part in name for part in stacks)] if endings else []
     if not found and isinstance(spec, (Learned, RelativeBias)):
         raise FormatError(f"{origin}: no tensor ends in {' or '.join(endings)}; the learned table is missing")
-    layers = getattr(spec, "layers", None)
-    if layers is not None and found:
+    if getattr(spec, "layers", None) is not None and found:
         return _of_layers(spec, {name: tensors[name] for name in found}, origin)
     if len(found) > 1:
         raise FormatError(f"{origin}: {found[0]} and {found[1]} could both be the learned table; emit it with `edgepos tables learned`")
-    return _floats(tensors[found[0]], found[0]) if found else None
+    if not found:
+        return None
+    table = _floats(tensors[found[0]], found[0])
+    return table[0] if table.ndim == 3 and len(table) == 1 else table  # vision models keep the batch of their rows
 
 
 def _of_layers(spec: T5Bias | RelativeBias, found: dict, origin: str) -> np.ndarray:
