@@ -73,3 +73,10 @@ def test_one_binary_starts_on_every_x86(tmp_path):
     for processor, kernels in (("qemu64", ""), ("Nehalem", ""), ("max", "avx2")):
         done = tools.run(["qemu-x86_64", "-cpu", processor, tmp_path / "test_kernels"], 300)
         assert (done.returncode, done.stdout.strip()) == (0, kernels), processor
+    tests = [ROOT / "c_runtime" / "tests" / "test_rotate.c"]
+    objects = [o for o in objects if "test_kernels" not in str(o)] + build.compile_objects("gcc", tests, [runtime / "include"], ["-O2"], tmp_path)
+    done = tools.run(["gcc", "-static", *objects, "-o", tmp_path / "test_rotate"], 60)
+    assert done.returncode == 0, done.stderr
+    for processor, cpu in (("qemu64", 0), ("max", 1)):
+        done = tools.run(["qemu-x86_64", "-cpu", processor, tmp_path / "test_rotate"], 300)
+        assert (done.returncode, done.stdout.strip()) == (0, f"test_rotate: cpu {cpu}, all equal"), processor

@@ -71,6 +71,14 @@ def test_every_kernel_gives_the_generic_bits(unit_test, processor):
     assert run(processor, unit_test).split() == PROCESSORS[processor]
 
 
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_rotations_give_the_generic_bits(folder, objects, processor):
+    test = folder / "test_rotate" / "test_rotate"
+    if not test.exists():
+        link(folder, objects, "test_rotate", [ROOT / "c_runtime" / "tests" / "test_rotate.c"])
+    assert "all equal" in run(processor, test)
+
+
 @pytest.fixture(scope="module")
 def program(folder, objects):
     runtime = c_runtime_dir()

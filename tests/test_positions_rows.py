@@ -13,7 +13,7 @@ from edgepos.resources import c_runtime_dir
 from edgepos.runtime.native import ffi, lib
 from edgepos.targets import build, tools
 
-POSITION_SOURCES = ("positions.c", "rotate.c", "position_rows.c")
+POSITION_SOURCES = ("positions.c", "rotate.c", "position_rows.c", "kernels/rotate_avx2.c", "kernels/rotate_neon.c")
 ARGUMENT, POSITION = 1, 10
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
 LARGEST = {np.int16: 32767, np.int8: 127}
@@ -27,16 +27,19 @@ def pointer(array: np.ndarray):
 
 def rotation(spec, heads, stride, amplitude):
     layout = 1 if spec.layout == "interleaved" else 0
-    return ffi.new("ep_rotation *", [heads, spec.head_dim, stride, spec.pairs, layout, *amplitude])
+    return ffi.new("ep_rotation *", [heads, spec.head_dim, stride, spec.pairs, layout, *amplitude, 0])
 
 
 def rotate(x, cos, sin, how):
-    """The C rotation of a copy of x."""
-    x = x.copy()
+    """The C rotation of a copy of x, which is the same with the instructions of this processor."""
     function = lib.ep_rope_rotate_s16 if x.dtype == np.int16 else lib.ep_rope_rotate_s8
     cos, sin = (np.ascontiguousarray(t, dtype=np.int16) for t in (cos, sin))
-    assert function(pointer(x), pointer(cos), pointer(sin), how) == 0
-    return x
+    results = []
+    for how.cpu in (0, lib.ep_cpu_detect()):
+        results.append(x.copy())
+        assert function(pointer(results[-1]), pointer(cos), pointer(sin), how) == 0
+    np.testing.assert_array_equal(*results)
+    return results[0]
 
 
 def c_row(position, increments):
@@ -47,10 +50,11 @@ def c_row(position, increments):
 
 @pytest.mark.parametrize("dtype", [np.int16, np.int8])
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("rotary_dim, scaling", [(16, None), (10, None), (2, None), (0, None), (12, YARN)])
+@pytest.mark.parametrize("rotary_dim, scaling", [(16, None), (10, None), (2, None), (0, None), (12, YARN), (38, None), (134, YARN)])
 @pytest.mark.parametrize("gap", [0, 5])
 def test_rotation_equals_numpy(dtype, layout, rotary_dim, scaling, gap):
-    spec, heads = Rope(16, rotary_dim, layout=layout, scaling=scaling), 3
+    dim, heads = 16 if rotary_dim <= 16 else rotary_dim + 3, 3
+    spec = Rope(dim, rotary_dim, layout=layout, scaling=scaling)
     rng = np.random.default_rng([rotary_dim, gap])
     info = np.iinfo(dtype)
     for plan in (PhasePlan(spec), TablePlan(spec, 200, 16), TablePlan(spec, 200, 8)):
@@ -61,8 +65,8 @@ def test_rotation_equals_numpy(dtype, layout, rotary_dim, scaling, gap):
             cos, sin = plan.cos_sin([position])
             got = rotate(x, cos[0], sin[0], how)
             twin = plan.rotate_int16 if dtype == np.int16 else plan.rotate_int8
-            np.testing.assert_array_equal(got[:, :16], twin(x[:, :16], position))
-            np.testing.assert_array_equal(got[:, 16:], x[:, 16:])
+            np.testing.assert_array_equal(got[:, :dim], twin(x[:, :dim], position))
+            np.testing.assert_array_equal(got[:, dim:], x[:, dim:])
             assert np.abs(got[:, :rotary_dim].astype(int)).max(initial=0) <= LARGEST[dtype]
 
 
@@ -77,7 +81,7 @@ def test_rotation_of_any_numbers_equals_numpy():
         for n in (1, 2, 31, 45, 62, 63):
             for dtype in (np.int16, np.int8):
                 x = np.stack([a, b], axis=1).reshape(-1).astype(dtype)
-                how = ffi.new("ep_rotation *", [1, 2 * pairs, 2 * pairs, pairs, 1, m, n])
+                how = ffi.new("ep_rotation *", [1, 2 * pairs, 2 * pairs, pairs, 1, m, n, 0])
                 expected = fixedpoint.rope_rotate(x[::2], x[1::2], c, s, m, n, LARGEST[dtype])
                 np.testing.assert_array_equal(rotate(x, c, s, how).reshape(-1, 2).T, np.stack(expected))
 
@@ -201,7 +205,7 @@ int main(void) {
   int bad = 0;
   int16_t x[8] = {INT16_MIN, INT16_MIN, INT16_MAX, INT16_MAX, 1, 2, 3, 4}, c[4] = {INT16_MIN, INT16_MIN, INT16_MAX, 0}, s[4] = {INT16_MIN, 0, 0, 0};
   int8_t y[8] = {0};
-  const ep_rotation good = {1, 8, 8, 4, EP_ROPE_HALF, EP_Q15_AMP_M, EP_Q15_AMP_SHIFT};
+  const ep_rotation good = {1, 8, 8, 4, EP_ROPE_HALF, EP_Q15_AMP_M, EP_Q15_AMP_SHIFT, UINT32_MAX & ~(EP_CPU_AVX2 | EP_CPU_NEON)};
   const int32_t numbers[] = {INT32_MIN, INT32_MIN + 1, -1, 0, 1, 5, INT32_MAX};
   EXPECT(EP_ERR_ARGUMENT, ep_rope_rotate_s16(x, c, s, NULL));
   EXPECT(EP_ERR_ARGUMENT, ep_rope_rotate_s16(NULL, c, s, &good));
@@ -286,7 +290,7 @@ extern int16_t x[];
 void start(int32_t position);
 void start(int32_t position) {
   int16_t c[32], s[32];
-  const ep_rotation how = {8, 64, 64, 32, EP_ROPE_HALF, EP_Q15_AMP_M, EP_Q15_AMP_SHIFT};
+  const ep_rotation how = {8, 64, 64, 32, EP_ROPE_HALF, EP_Q15_AMP_M, EP_Q15_AMP_SHIFT, 0};
   if (ep_rope_row(position, increments, 32, c, s) == EP_OK) ep_rope_rotate_s16(x, c, s, &how);
 }
 """

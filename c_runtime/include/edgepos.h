@@ -261,6 +261,7 @@ typedef struct ep_rotation {
   int32_t layout;   /* EP_ROPE_HALF or EP_ROPE_INTERLEAVED */
   int32_t amp_m;    /* attention factor / full scale of cos and sin = amp_m * 2^-amp_shift */
   int32_t amp_shift; /* 1 ... 63 */
+  uint32_t cpu;      /* EP_CPU_... bits of the instructions it may use, as in ep_config; 0: C. Changes the speed, never a bit */
 } ep_rotation;
 
 /* Rotate x[h * stride ... + head_dim) for h < heads in place by one row of cos and sin [pairs], at any scale of x. The sums are

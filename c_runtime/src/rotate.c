@@ -2,6 +2,7 @@
 #include "edgepos.h"
 
 #include "fixed.h"
+#include "kernels/rotate.h"
 
 typedef struct pair {
   int32_t a, b;
@@ -35,8 +36,10 @@ ep_status ep_rope_rotate_s16(int16_t *x, const int16_t *cosine, const int16_t *s
   places at;
   ep_status st = check(x, cosine, sine, how, &at);
   if (st != EP_OK) return st;
+  if (how->heads == 0 || how->pairs == 0) return EP_OK;
+  size_t done = (size_t)EP_ROTATE_S16(x, cosine, sine, how);
   for (size_t h = 0; h < (size_t)how->heads; h++)
-    for (size_t j = 0; j < (size_t)how->pairs; j++) {
+    for (size_t j = done; j < (size_t)how->pairs; j++) {
       int16_t *a = x + h * (size_t)how->stride + j * at.step, *b = a + at.apart;
       pair y = rotated(*a, *b, cosine[j], sine[j], how, INT16_MAX);
       *a = (int16_t)y.a;
@@ -49,8 +52,10 @@ ep_status ep_rope_rotate_s8(int8_t *x, const int16_t *cosine, const int16_t *sin
   places at;
   ep_status st = check(x, cosine, sine, how, &at);
   if (st != EP_OK) return st;
+  if (how->heads == 0 || how->pairs == 0) return EP_OK;
+  size_t done = (size_t)EP_ROTATE_S8(x, cosine, sine, how);
   for (size_t h = 0; h < (size_t)how->heads; h++)
-    for (size_t j = 0; j < (size_t)how->pairs; j++) {
+    for (size_t j = done; j < (size_t)how->pairs; j++) {
       int8_t *a = x + h * (size_t)how->stride + j * at.step, *b = a + at.apart;
       pair y = rotated(*a, *b, cosine[j], sine[j], how, INT8_MAX);
       *a = (int8_t)y.a;
