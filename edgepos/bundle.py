@@ -14,6 +14,7 @@ from .bundle_json import check_manifest, check_report
 from .chat.jinja import ChatTemplate
 from .chat.session import Chat
 from .chat.template import BundleTemplate
+from .embedding import Embedder
 from .errors import EdgePosError, FormatError
 from .export.json_files import parse_json_object, read_json_object
 from .file_hash import sha256_of
@@ -165,6 +166,17 @@ class Bundle:
 
             return FloatSession(self.path / "model.onnx", context=context, threads=threads)
         raise EdgePosError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")
+
+    def embed(self, texts, *, threads: int = 1, engine: str = "c", truncate: bool = True) -> np.ndarray:
+        """Embeddings of texts (a list of str) by the model's own pooling, float32 [n, d].
+
+        A text too long for the context is cut as sentence-transformers does it, before the special tokens behind it; with
+        truncate=False it raises ContextError. `edgepos.embedding.Embedder` counts them. Raises EdgePosError for a model that gives
+        logits, one without a tokenizer, or `texts` that is no list of texts.
+        """
+        if isinstance(texts, (str, bytes)):
+            raise EdgePosError("texts is one text; give a list of them")
+        return Embedder(self.session(threads=threads, engine=engine), self.tokenizer).embed(texts, truncate)
 
     def selftest(self) -> str:
         """Run the self-test in the C runtime; returns the digest in hex. Raises EdgePosError when it is not the bundle's."""

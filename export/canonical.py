@@ -25,7 +25,7 @@ class CanonicalModel:
     tokenizer:     neutral description of the tokenizer, or None
     name:          folder name or file stem of the source
     context:       number of positions, 0 .. context-1
-    vocab_size:    rows of the embedding and columns of the logits
+    vocab_size:    rows of the table of tokens, and columns of the logits where the model gives those
     source_sha256: file name -> SHA-256 (hex) of every file that decides the model
     license:       model_card.json, or the first line of LICENSE under "license", or None
     eos_ids:       tokens that end a generation
@@ -66,6 +66,6 @@ def read_license(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def sha256_of(paths: Iterable[Path]) -> dict[str, str]:
-    """File name -> SHA-256 in hex."""
-    return {readable(path.name): file_hash.sha256_of(path) for path in paths}
+def sha256_of(paths: Iterable[Path], folder: Path | None = None) -> dict[str, str]:
+    """File name, below ``folder`` where one is given -> SHA-256 in hex."""
+    return {readable(path.relative_to(folder).as_posix() if folder else path.name): file_hash.sha256_of(path) for path in paths}

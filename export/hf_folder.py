@@ -25,9 +25,12 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
     family = find_family(config)
     tensors, weight_files = open_tensors(folder)
     name = readable(folder.resolve().name)
-    model = family.build_hf(config, tensors, context, name)
-
     read = [folder / "config.json", *weight_files]
+    if hasattr(family, "build_encoder"):
+        model, more = family.build_encoder(config, tensors, context, name, folder)
+        read += more
+    else:
+        model = family.build_hf(config, tensors, context, name)
     generation = Config({}, "generation_config.json")
     if (folder / generation.origin).is_file():
         generation = Config(read_json_object(folder / generation.origin), generation.origin)
@@ -54,7 +57,7 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
         name=name,
         context=int(model.metadata_props["edgepos.context"]),
         vocab_size=vocab_size,
-        source_sha256=sha256_of([*read, *chat_files, tokenizer_path]),
+        source_sha256=sha256_of([*read, *chat_files, tokenizer_path], folder),
         license=read_license(folder),
         eos_ids=eos_ids,
         bos_id=tokenizer.bos_id,

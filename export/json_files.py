@@ -11,6 +11,15 @@ from edgepos.errors import FormatError
 
 def parse_json_object(data: bytes, origin: str) -> dict[str, Any]:
     """The JSON object in ``data``; raises FormatError naming ``origin`` for anything else."""
+    return _parse(data, origin, dict, "object")
+
+
+def parse_json_list(data: bytes, origin: str) -> list[Any]:
+    """The JSON list in ``data``; raises FormatError naming ``origin`` for anything else."""
+    return _parse(data, origin, list, "list")
+
+
+def _parse(data: bytes, origin: str, kind: type, name: str) -> Any:
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -29,8 +38,8 @@ def parse_json_object(data: bytes, origin: str) -> dict[str, Any]:
         raise FormatError(f"{origin}: nested too deeply to be a model file") from None
     except ValueError as error:
         raise FormatError(f"{origin}: not valid JSON ({error}); download the file again") from None
-    if not isinstance(value, dict):
-        raise FormatError(f"{origin}: the top level is {type(value).__name__}, a JSON object is needed")
+    if not isinstance(value, kind):
+        raise FormatError(f"{origin}: the top level is {type(value).__name__}, a JSON {name} is needed")
     return value
 
 

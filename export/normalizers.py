@@ -116,9 +116,14 @@ def _combining_classes(decompose: Callable[[str], str]) -> dict[int, int]:
 
 def bert(options: dict[str, bool | None]) -> Normalizer:
     """BertNormalizer and BertPreTokenizer in one: words are divided by bytes 0xFF, and a sign is a word."""
+    return _bert(tuple(options.items()))
+
+
+@lru_cache(maxsize=4)
+def _bert(options: tuple[tuple[str, bool | None], ...]) -> Normalizer:
     from tokenizers import normalizers, pre_tokenizers
 
-    change = normalizers.BertNormalizer(**options).normalize_str
+    change = normalizers.BertNormalizer(**dict(options)).normalize_str
     breaks = _breaks(pre_tokenizers.BertPreTokenizer())
     strings, actions = _Strings(), {}
     for c, text in _ask(change, "|").items():

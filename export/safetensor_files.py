@@ -26,6 +26,8 @@ INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "pytorch_model.pt")
 MAX_HEADER = 100_000_000  # the limit of the reference implementation
 DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+COUNTS = ("position_ids", "token_type_ids")  # I64 buffers of old encoders: 0, 1, 2 … and zeros, which transformers ignores too
+COUNT_DTYPE = np.dtype("<i8")
 
 
 def open_tensors(folder: Path) -> tuple[TensorSet, list[Path]]:
@@ -68,7 +70,7 @@ def _open_shards(folder: Path) -> tuple[TensorSet, list[Path]]:
                     f"{shorten(weight_map.get(tensor))}; download index and shards again"
                 )
             arrays[tensor] = array
-    lost = sorted(set(weight_map) - set(arrays))
+    lost = sorted(name for name in set(weight_map) - set(arrays) if name.rpartition(".")[2] not in COUNTS)
     if lost:
         raise FormatError(
             f"{INDEX}: tensor {shorten(lost[0])} is not in {weight_map[lost[0]]}; download that shard again"
@@ -77,7 +79,7 @@ def _open_shards(folder: Path) -> tuple[TensorSet, list[Path]]:
 
 
 def map_file(path: Path) -> dict[str, np.ndarray]:
-    """Tensor name -> read-only view [shape] of the mapped file; dtype float32, float16 or bfloat16.
+    """Tensor name -> read-only view [shape] of the mapped file; dtype float32, float16 or bfloat16. COUNTS are left out.
 
     Raises FormatError or UnsupportedError naming the tensor; nothing is read but the header.
     """
@@ -103,7 +105,12 @@ def map_file(path: Path) -> dict[str, np.ndarray]:
     return {
         name: mapped[start + begin : start + end].view(DTYPES[header[name]["dtype"]]).reshape(header[name]["shape"])
         for begin, end, name in spans
+        if not _is_count(name, header[name]["dtype"])
     }
+
+
+def _is_count(name: str, dtype: str) -> bool:
+    return dtype == "I64" and name.rpartition(".")[2] in COUNTS
 
 
 def _check_entry(file: str, name: str, entry: Any, data_size: int) -> tuple[int, int]:
@@ -112,7 +119,7 @@ def _check_entry(file: str, name: str, entry: Any, data_size: int) -> tuple[int,
     if not isinstance(entry, dict):
         raise FormatError(f"{where} is {shorten(entry)}; an object with dtype, shape and data_offsets is needed")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if not isinstance(dtype, str) or dtype not in DTYPES:
+    if not isinstance(dtype, str) or (dtype not in DTYPES and not _is_count(name, dtype)):
         raise UnsupportedError(f"{where} has dtype {shorten(dtype)}; supported: {', '.join(DTYPES)}")
     if not _naturals(shape) or len(shape) > 8 or 0 in shape:
         raise FormatError(f"{where} has shape {shorten(shape)}; a list of at most 8 numbers above 0 is needed")
@@ -120,7 +127,7 @@ def _check_entry(file: str, name: str, entry: Any, data_size: int) -> tuple[int,
         raise FormatError(
             f"{where} has data_offsets {shorten(offsets)}; two increasing numbers from 0 to {data_size} are needed"
         )
-    needed = math.prod(shape) * DTYPES[dtype].itemsize
+    needed = math.prod(shape) * DTYPES.get(dtype, COUNT_DTYPE).itemsize
     if needed != offsets[1] - offsets[0]:
         raise FormatError(
             f"{where} has {offsets[1] - offsets[0]} bytes, but shape {shorten(shape)} of {dtype} needs {needed}"

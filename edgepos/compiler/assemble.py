@@ -13,17 +13,20 @@ import numpy as np
 
 from ..export.mapped_file import release_pages
 from ..export.quantized_rows import LazyRows
-from ..program import HALF, INTERLEAVED, KV, NONE, PARAMETERS, POSITIONS, Header, Op, Operation, Program, Value
+from ..program import (
+    BIDIRECTIONAL, CAUSAL, EMBEDDING, HALF, INTERLEAVED, KV, LOGITS, NONE, PARAMETERS, POOLS, POSITIONS, UNIT_F, Header, Op, Operation, Program, Value,
+)  # fmt: skip
 from . import activations, constants
 from .options import Options
 from .plan import head_start
 from .source_grid import from_source, quantize_w4
-from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Pool, Rotate, Step, Unit
 from .weights import QuantizedMatrix, mantissa_shift_rows, quantize, row_scales
 
 NAME_BYTES = 63  # a GGUF name is at most 64 bytes with its terminator in other readers
 LOG2_E = float(np.log2(np.e))
 GROUP_SCALES, ROW_SCALES = ".g32", ".row"
+UNIT = "edgepos.unit"  # a γ that no initializer stands for
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Assembly:
         self.source, self.options, self.grids = source, options, grids or {}
         self._embedded = {step.weight for step in source.steps if isinstance(step, Embed)}
         self.program = Program(
-            header=Header(source.vocab, options.context, options.kv_bits, 0, 0, 0, NONE),
+            header=Header(source.vocab, options.context, options.kv_bits, 0, 0, 0, NONE, output=EMBEDDING if source.pool else LOGITS),
             values=[], kv=[], ops=[], names=["edgepos.program"], arrays=[None],
         )  # fmt: skip
         self.pieces: list[Piece] = []
@@ -174,6 +177,13 @@ class Assembly:
         params = {"left": function.left, "right": function.right}
         self._append(step, Operation(Op.ACT, self._define(step), self._ins(step.x), (table, NONE, NONE, NONE), params, step.name))
 
+    def _pool(self, step: Pool) -> None:
+        self._append(step, Operation(Op.POOL, self._define(step), self._ins(step.x), params={"kind": POOLS.index(step.kind)}, name=step.name))
+
+    def _unit(self, step: Unit) -> None:
+        gamma = self._share((UNIT, step.width), UNIT, lambda: np.full(step.width, 1 << UNIT_F, np.int32))
+        self._append(step, Operation(Op.NORM, self._define(step), self._ins(step.x), (gamma, NONE, NONE, NONE), name=step.name), gamma_bits=UNIT_F)
+
     def _rotate(self, step: Rotate) -> None:
         spec = step.spec
         increments = self._share(("rope", spec), "rope.increments", lambda: constants.increments(spec, self.options.context))
@@ -195,6 +205,7 @@ class Assembly:
             "heads": step.heads,
             "w": constants.probability_bits(self.options.context),
             "alibi_shift": shift,
+            "mask": BIDIRECTIONAL if step.both else CAUSAL,
         }
         cap = NONE
         if step.softcap:
@@ -215,8 +226,8 @@ class Assembly:
         if op.code == Op.EMBED:
             p["shift"] = -out
         elif op.code == Op.NORM:
-            f = self.f_of(step.x)
-            p["eps_m"], p["eps_shift"] = constants.epsilon(step.epsilon, step.width // step.groups, step.center, f)
+            if isinstance(step, Norm):
+                p["eps_m"], p["eps_shift"] = constants.epsilon(step.epsilon, step.width // step.groups, step.center, self.f_of(step.x))
             p["out_shift"] = piece.gamma_bits - out
         elif op.code == Op.LINEAR:
             p["shift"] = self.f_of(step.x) - out
@@ -248,6 +259,8 @@ _BUILDERS = {
     Add: Assembly._add,
     Mul: Assembly._mul,
     Act: Assembly._act,
+    Pool: Assembly._pool,
+    Unit: Assembly._unit,
     Rotate: Assembly._rotate,
     Attend: Assembly._attend,
 }

@@ -14,8 +14,9 @@ import numpy as np
 from .. import fixedpoint as fx
 from ..errors import UnsupportedError
 from ..golden import Batch, Machine
-from ..program import GROUP, NONE, Op
+from ..program import GROUP, NONE, UNIT_F, Op
 from .assemble import Assembly, Piece
+from .steps import Unit
 
 F_MIN, F_CAP, F_MAX = -16, 26, 30
 F_ZERO = 16  # of a value that is always 0
@@ -58,8 +59,9 @@ def replay(assembly: Assembly, choices: Mapping[str, int]) -> dict[str, int]:
             raise UnsupportedError(f"choices: F of value '{name}' is {f!r}; allowed: a whole number from {F_MIN} to {F_MAX}")
         assembly.program.values[number].f = result[name] = f
     for piece in assembly.pieces:
-        if piece.op.code == Op.ROPE and _fixed_f(assembly, piece) not in (None, assembly.program.values[piece.op.out].f):
-            raise UnsupportedError(f"choices: value '{piece.step.out}' must have the F of '{piece.step.x}', because part of a head is copied")
+        fixed = None if piece.op.out == NONE else _fixed_f(assembly, piece)
+        if fixed not in (None, assembly.program.values[piece.op.out].f):
+            raise UnsupportedError(f"choices: F of value '{piece.step.out}' must be {fixed}, because its {piece.op.code.name} keeps or fixes it")
         assembly.fit(piece)
         _check_sum(piece)
     _finish(assembly)
@@ -164,8 +166,12 @@ def _largest_embedding(assembly: Assembly, piece: Piece) -> int:
 
 
 def _fixed_f(assembly: Assembly, piece: Piece) -> int | None:
-    """F that an output must have: a rotation of part of a head copies the rest, so F stays."""
+    """F that an output must have: POOL, and a rotation of part of a head, which copies the rest, keep it; a row of norm 1 has the largest."""
     step = piece.step
+    if isinstance(step, Unit):
+        return UNIT_F
+    if piece.op.code == Op.POOL:
+        return assembly.f_of(step.x)
     if piece.op.code == Op.ROPE and step.spec.rotary_dim < step.spec.head_dim:
         return assembly.f_of(step.x)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..program import NONE, W8, Op, Operation, Program
-from .assemble import ROW_SCALES, suffixed
+from .assemble import ROW_SCALES, UNIT, suffixed
 from .constants import bias_floats, gamma_floats
 from .weights import dequantize
 
@@ -34,7 +34,7 @@ def _parts(program: Program, op: Operation):
         yield t[0], lambda: dequantize(arrays[t[0]], groups, arrays[own_rows(program, op)], width, op.params.get("form", W8))
         if op.code == Op.LINEAR and t[3] != NONE:
             yield t[3], lambda: fixed_floats(arrays[t[3]], program.values[op.out].f)
-    elif op.code == Op.NORM:
+    elif op.code == Op.NORM and not program.names[t[0]].startswith(UNIT):
         yield t[0], lambda: gamma_floats(arrays[t[0]], op.params["out_shift"] + program.values[op.out].f)
         if t[1] != NONE:
             yield t[1], lambda: fixed_floats(arrays[t[1]], program.values[op.out].f)

@@ -14,6 +14,7 @@ from ..file_hash import sha256_of
 from ..fixedpoint import ARITH
 from ..program import FORMAT, NONE, Op, Program
 from .pipeline import Compiled
+from .steps import Unit
 
 CONTEXTS = (128, 512, 2048)
 
@@ -28,6 +29,7 @@ def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files:
         "arith": ARITH,
         "family": compiled.source.family,
         "vocabulary": header.vocab,
+        "output": output(compiled),
         "positions": compiled.source.positions().to_json(),
         "source": {"sha256": canonical.source_sha256},
         "license": canonical.license,
@@ -47,6 +49,14 @@ def _chat(compiled: Compiled) -> dict[str, Any]:
     if compiled.chat is None:
         return {"template": "none"}
     return {"template": "jinja" if compiled.chat.form is None else "runtime"} | ({"left_out": compiled.chat.reason} if compiled.chat.reason else {})
+
+
+def output(compiled: Compiled) -> dict[str, Any]:
+    """What the program gives: logits, or an embedding and how it is made."""
+    pool = compiled.source.pool
+    if pool is None:
+        return {"kind": "logits"}
+    return {"kind": "embedding", "width": compiled.program.embedding, "pooling": pool.kind, "normalized": isinstance(compiled.source.steps[-1], Unit)}
 
 
 def report(canonical: CanonicalModel, compiled: Compiled, memory: dict, tables: list[dict]) -> dict[str, Any]:

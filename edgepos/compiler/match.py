@@ -8,14 +8,15 @@ import onnx_ir as ir
 
 from ..errors import UnsupportedError
 from .match_positions import WINDOW, alibi_slopes_of, rope_of, window_of
+from .match_embedding import EMBEDDING, POOL_OPS, attributes_of_unit, pool_kind
 from .match_tables import BIAS, bias_of, is_part, rows_of
 from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, reshape_dims, scalar, value_name
-from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Rotate, Step
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Pool, Rotate, Step, Unit
 
 OPSET = 23
 SUPPORTED = (
-    "Add, Attention, Div, Gather, Gelu, LayerNormalization, MatMul, Mul, RMSNormalization, Relu, Reshape, RotaryEmbedding, Sigmoid, Tanh "
-    "in the forms export/graph.py writes"
+    "Add, Attention, Div, Gather, Gelu, LayerNormalization, LpNormalization, MatMul, Mul, RMSNormalization, ReduceMax, ReduceMean, Relu, Reshape, "
+    "RotaryEmbedding, Sigmoid, Tanh in the forms export/graph.py and export/encoder_graph.py write"
 )
 INPUT_NAME = re.compile(r"input_ids|position_ids|key_position_ids|past_(key|value)\.\d+")
 MASK_OPS = ("Unsqueeze", "Sub", "Cast")
@@ -43,6 +44,8 @@ class _Matcher:
         self.rows = 0
         self.layers = 0
         self.caches: list[ir.Value] = []
+        self.both: bool | None = None  # of every Attention: whether tokens see those behind them
+        self.pooled = False
 
     def run(self) -> FloatProgram:
         self._check_frame()
@@ -77,23 +80,27 @@ class _Matcher:
 
     def _finish(self) -> FloatProgram:
         outputs = list(self.graph.outputs)
-        logits = next((v for v in outputs if v.name == "logits"), None)
+        wanted = EMBEDDING if self.pooled else "logits"
+        result = next((v for v in outputs if v.name == wanted), None)
         last = self.steps[-1] if self.steps else None
-        if logits is None or not isinstance(last, Linear) or last.out != "logits":
+        if result is None or last is None or last.out != wanted or not (self.pooled or isinstance(last, Linear)):
             found = f"{type(last).__name__} '{last.name}'" if last else "nothing"
-            raise UnsupportedError(f"graph '{self.graph.name}': the last operator is {found}; it must be the linear that makes the output logits")
+            what = f"the one that makes the output {EMBEDDING}" if self.pooled else "the linear that makes the output logits"
+            raise UnsupportedError(f"graph '{self.graph.name}': the last operator is {found}; it must be {what}")
         for value in outputs:
-            if value is not logits and value not in self.caches:
-                raise UnsupportedError(f"graph output '{value.name}' is not known; allowed: logits, present_key.N, present_value.N")
+            if value is not result and value not in self.caches:
+                raise UnsupportedError(f"graph output '{value.name}' is not known; allowed: {wanted}, present_key.N, present_value.N")
         for value in self.caches:
             if value not in outputs:
                 raise refuse(value.producer(), f"its output '{value.name}' is no output of the graph", "present_key.N and present_value.N as outputs")
-        for value, width in self.width.items():
-            if value not in self.used and value is not logits:
-                raise refuse(value.producer(), f"nothing reads its output '{value.name}' [1, S, {width}]", "graphs without unused operators")
+        self._check_used(result)
         if not self.layers:
-            raise UnsupportedError(f"graph '{self.graph.name}' has no Attention node; supported: decoders with at least one")
-        if self.rows != last.width:
+            raise UnsupportedError(f"graph '{self.graph.name}' has no Attention node; supported: models with at least one")
+        if self.both != self.pooled:
+            raise UnsupportedError(
+                f"graph '{self.graph.name}': output {wanted} with is_causal {int(not self.both)}; logits need is_causal 1, an embedding is_causal 0"
+            )
+        if not self.pooled and self.rows != last.width:
             raise UnsupportedError(
                 f"graph '{self.graph.name}': {last.width} logits for an embedding of {self.rows} rows; one vocabulary is supported"
             )
@@ -101,7 +108,12 @@ class _Matcher:
         weights = {name: value.const_value.numpy for name, value in names.items() if value.const_value is not None}
         shapes = {name: const_shape(value) for name, value in names.items() if value.const_value is not None}
         family = self.model.metadata_props.get("edgepos.family", "")
-        return FloatProgram(self.steps, last.width, family, weights, shapes)
+        return FloatProgram(self.steps, self.rows, family, weights, shapes)
+
+    def _check_used(self, result: ir.Value | None) -> None:
+        for value, width in self.width.items():
+            if value not in self.used and value is not result:
+                raise refuse(value.producer(), f"nothing reads its output '{value.name}' [1, S, {width}]", "graphs without unused operators")
 
     # ---- helpers
 
@@ -118,6 +130,8 @@ class _Matcher:
             raise UnsupportedError(f"node '{step.name}': width {step.width}; allowed: 1 to {MAX_WIDTH}")
         if step.out in self.names or step.out in self.graph.initializers:
             raise refuse(out.producer(), f"its output's name '{step.out}' is used twice", "a name of its own for every value")
+        if self.pooled and not isinstance(step, (Linear, Act, Norm, Unit, Add, Mul)):
+            raise refuse(out.producer(), f"{type(step).__name__} behind the pooling", "a linear, an activation, a norm, a sum or a product there")
         self.names.add(step.out)
         self.steps.append(step)
         self.width[out] = step.width
@@ -125,6 +139,9 @@ class _Matcher:
     # ---- one method per operator
 
     def _gather(self, node: ir.Node) -> None:
+        if node.inputs[0] in self.width:
+            self._pool(node)
+            return
         attributes(node, axis=0)
         input_count(node, 2)
         weight = float_initializer(node, 0, rank=2)
@@ -148,6 +165,21 @@ class _Matcher:
         self.done.update(parts)
         out = node.outputs[0]
         self._emit(Place(node.name, value_name(out), const_shape(node.inputs[0])[1], table, spec, offset), out)
+
+    def _pool(self, node: ir.Node) -> None:
+        kind = pool_kind(node)
+        x, out = self._take(node, 0), node.outputs[0]
+        self._emit(Pool(node.name, value_name(out), self.width[x], value_name(x), kind), out)
+        self._check_used(out)
+        # From here on there is one row: nothing of before can be read.
+        self.width, self.pooled = {out: self.width[out]}, True
+
+    def _lpnormalization(self, node: ir.Node) -> None:
+        attributes_of_unit(node)
+        if not self.pooled:
+            raise refuse(node, "a norm of every token", "the Euclidean norm of a pooled row")
+        x, out = self._take(node, 0), node.outputs[0]
+        self._emit(Unit(node.name, value_name(out), self.width[x], value_name(x)), out)
 
     def _rmsnormalization(self, node: ir.Node) -> None:
         self._norm(node, center=False)
@@ -300,16 +332,18 @@ class _Matcher:
 
     def _attention(self, node: ir.Node) -> None:
         found = attributes(
-            node, q_num_heads=int, kv_num_heads=int, scale=float, is_causal=1, softcap=float, qk_matmul_output_mode=0
+            node, q_num_heads=int, kv_num_heads=int, scale=float, is_causal=(0, 1), softcap=float, qk_matmul_output_mode=0
         )
-        if "is_causal" not in found:
-            raise refuse(node, "is_causal missing (0)", "is_causal 1")
+        both = found.get("is_causal", 0) == 0
+        if self.both not in (None, both):
+            raise refuse(node, f"is_causal {int(not both)}", f"is_causal {int(both)}, as in the layers before")
+        self.both = both
         heads, kv_heads = found.get("q_num_heads", 0), found.get("kv_num_heads", 0)
         if not 1 <= kv_heads <= 1024 or not 1 <= heads <= 65535 or heads % kv_heads:
             raise refuse(
                 node, f"q_num_heads {heads}, kv_num_heads {kv_heads}", "1 to 1024 KV heads and a multiple of them as query heads"
             )
-        input_count(node, 6)
+        input_count(node, *((3, 4) if both else (6, 6)))
         q, k, v = (self._take(node, i) for i in range(3))
         q_width, k_width, v_width = (self.width[value] for value in (q, k, v))
         k_dim, v_dim = k_width // kv_heads, v_width // kv_heads
@@ -317,17 +351,7 @@ class _Matcher:
             raise refuse(node, f"widths q {q_width}, k {k_width}, v {v_width} for {heads} and {kv_heads} heads", "whole heads of one size")
         if not 2 <= k_dim <= 512 or not 1 <= v_dim <= 512:
             raise refuse(node, f"head_dim {k_dim} for k, {v_dim} for v", "2 to 512 for k, 1 to 512 for v")
-        for index, what in ((4, "past_key"), (5, "past_value")):
-            if node.inputs[index] is None or node.inputs[index] is not self.inputs.get(f"{what}.{self.layers}"):
-                raise refuse(node, f"input {index} is {describe(node.inputs[index])}", f"the graph input {what}.{self.layers}")
-        if len(node.outputs) != 3:
-            raise refuse(node, f"{len(node.outputs)} outputs", "3: y, present_key, present_value")
-        for value, what in zip(node.outputs[1:], ("present_key", "present_value")):
-            if value.name != f"{what}.{self.layers}":
-                raise refuse(node, f"output '{value.name}'", f"{what}.{self.layers}")
-            if value.uses():
-                raise refuse(node, f"its output '{value.name}' is read by another node", "present outputs that only leave the graph")
-            self.caches.append(value)
+        self._caches_of(node, both)
         scale = found.get("scale", 0.0) or k_dim**-0.5
         if not 0 < scale < float("inf"):
             raise refuse(node, f"scale {scale}", "a finite number above 0")
@@ -336,14 +360,16 @@ class _Matcher:
             raise refuse(node, f"softcap = {softcap}", "0, or a number from 0.001 to 1e6")
         slopes = bias = relative = None
         window = 0
-        mask = node.inputs[3]
+        mask = node.inputs[3] if len(node.inputs) > 3 else None
+        if both and mask is not None and (mask.producer() is None or BIAS not in mask.producer().metadata_props):
+            raise refuse(node, f"mask {describe(mask)} of attention in both directions", "a learned relative bias, or none")
         if mask is not None and mask.producer() is not None and WINDOW in mask.producer().metadata_props:
             window, parts = window_of(mask, self.inputs)
             self.done.update(parts)
         elif mask is not None and mask.producer() is not None and BIAS in mask.producer().metadata_props:
             if any(isinstance(step, Rotate) and step.out == q.name for step in self.steps):
                 raise refuse(node, "rotary positions and a relative bias", "one position encoding per layer")
-            bias, relative, parts = bias_of(node, mask, heads, self.inputs)
+            bias, relative, parts = bias_of(node, mask, heads, self.inputs, both)
             self.done.update(parts)
         elif mask is not None:
             if any(isinstance(step, Rotate) for step in self.steps):
@@ -354,11 +380,25 @@ class _Matcher:
         self._emit(
             Attend(
                 node.name, value_name(out), heads * v_dim, value_name(q), value_name(k), value_name(v),
-                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative, window, softcap,
+                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative, window, softcap, both,
             ),
             out,
         )  # fmt: skip
         self.layers += 1
+
+    def _caches_of(self, node: ir.Node, both: bool) -> None:
+        """Check the cache's inputs and outputs of an Attention; one in both directions has none."""
+        if len(node.outputs) != (1 if both else 3):
+            raise refuse(node, f"{len(node.outputs)} outputs", "1 in both directions (is_causal 0), else 3: y, present_key, present_value")
+        for index, what in () if both else ((4, "past_key"), (5, "past_value")):
+            if node.inputs[index] is None or node.inputs[index] is not self.inputs.get(f"{what}.{self.layers}"):
+                raise refuse(node, f"input {index} is {describe(node.inputs[index])}", f"the graph input {what}.{self.layers}")
+        for value, what in zip(node.outputs[1:], ("present_key", "present_value")):
+            if value.name != f"{what}.{self.layers}":
+                raise refuse(node, f"output '{value.name}'", f"{what}.{self.layers}")
+            if value.uses():
+                raise refuse(node, f"its output '{value.name}' is read by another node", "present outputs that only leave the graph")
+            self.caches.append(value)
 
 
 _OPERATORS = {
@@ -368,9 +408,11 @@ _OPERATORS = {
     "Gather": _Matcher._gather,
     "Gelu": _Matcher._gelu,
     "LayerNormalization": _Matcher._layernormalization,
+    "LpNormalization": _Matcher._lpnormalization,
     "MatMul": _Matcher._matmul,
     "Mul": _Matcher._mul,
     "RMSNormalization": _Matcher._rmsnormalization,
+    **dict.fromkeys(POOL_OPS, _Matcher._pool),
     "Relu": _Matcher._relu,
     "Reshape": _Matcher._reshape,
     "RotaryEmbedding": _Matcher._rotaryembedding,

@@ -16,6 +16,7 @@ from .nodes import attributes, const_shape, describe, float_initializer, input_c
 
 POSITION, BIAS = "edgepos.position", "edgepos.relative_bias"
 BIAS_FORM = "Transpose(Gather(table [n, heads], Clip(Unsqueeze(position_ids) − Unsqueeze(key_position_ids), 0, n − 1)))"
+BOTH_FORM = "Transpose(Gather(table [2r + 1, heads], Clip(Unsqueeze(position_ids) − Unsqueeze(position_ids), −r, r) + r)): key − query"
 
 
 def is_part(node: ir.Node, inputs: dict[str, ir.Value]) -> bool:
@@ -24,8 +25,13 @@ def is_part(node: ir.Node, inputs: dict[str, ir.Value]) -> bool:
         return True
     if node.op_type in ("Add", "Mod"):
         x = node.inputs[0]
-        return x is not None and (x is inputs.get("position_ids") or node.op_type == "Add" and _op(x) == "Mod")
-    return node.op_type == "Gather" and len(node.inputs) == 2 and _op(node.inputs[1]) == "Clip"
+        return _is_place(node.outputs[0]) or x is not None and (x is inputs.get("position_ids") or node.op_type == "Add" and _op(x) == "Mod")
+    return node.op_type == "Gather" and len(node.inputs) == 2 and (_op(node.inputs[1]) == "Clip" or _is_place(node.inputs[1]))
+
+
+def _is_place(value: ir.Value | None) -> bool:
+    """True for the sum that makes a row number of a distance in either direction."""
+    return _op(value) == "Add" and _op(value.producer().inputs[0]) == "Clip"
 
 
 def rows_of(node: ir.Node, inputs: dict[str, ir.Value]) -> tuple[str, Learned | Sinusoidal, int, list[ir.Node]]:
@@ -62,22 +68,25 @@ def rows_of(node: ir.Node, inputs: dict[str, ir.Value]) -> tuple[str, Learned | 
     return name, spec, offset, nodes
 
 
-def bias_of(attention: ir.Node, mask: ir.Value, heads: int, inputs: dict[str, ir.Value]) -> tuple[str, T5Bias | RelativeBias, list[ir.Node]]:
-    """(table [n, heads] by distance, spec, nodes that make the mask) of an attn_mask of the form BIAS_FORM.
+def bias_of(
+    attention: ir.Node, mask: ir.Value, heads: int, inputs: dict[str, ir.Value], both: bool = False
+) -> tuple[str, T5Bias | RelativeBias, list[ir.Node]]:
+    """(table [n, heads] by distance, spec, nodes that make the mask) of an attn_mask of the form BIAS_FORM, both: BOTH_FORM.
 
     Rows whose distances share a bucket must be equal. Raises UnsupportedError naming the part that differs.
     """
     transpose = mask.producer()
-    spec = _spec(transpose, BIAS, (T5Bias, RelativeBias))
+    spec, form = _spec(transpose, BIAS, (T5Bias, RelativeBias)), BOTH_FORM if both else BIAS_FORM
     try:
-        rows = distance_rows(spec)
+        rows = distance_rows(spec, both)
     except EdgePosError as error:
-        raise refuse(transpose, f"metadata {BIAS}: {error}", BIAS_FORM) from None
+        raise refuse(transpose, f"metadata {BIAS}: {error}", form) from None
+    least, most = (-(len(rows) // 2), len(rows) // 2) if both else (0, len(rows) - 1)
     nodes = []
 
     def producer(value: ir.Value | None, op: str, count: int, **allowed) -> ir.Node:
         if _op(value) != op:
-            raise refuse(attention, f"{describe(value)} where {op} is expected", BIAS_FORM)
+            raise refuse(attention, f"{describe(value)} where {op} is expected", form)
         node = value.producer()
         attributes(node, **allowed)
         input_count(node, count)
@@ -87,12 +96,19 @@ def bias_of(attention: ir.Node, mask: ir.Value, heads: int, inputs: dict[str, ir
     producer(mask, "Transpose", 1, perm=[0, 3, 1, 2])
     gather = producer(transpose.inputs[0], "Gather", 2, axis=0)
     table = float_initializer(gather, 0, dims=(len(rows), heads))
-    clip = producer(gather.inputs[1], "Clip", 3)
+    place = gather.inputs[1]
+    if both:
+        add = producer(place, "Add", 2)
+        if _integer(add.inputs[1]) != most:
+            raise refuse(add, f"{describe(add.inputs[1])} is added", f"the number {most}")
+        place = add.inputs[0]
+    clip = producer(place, "Clip", 3)
     limits = [_integer(value) for value in clip.inputs[1:]]
-    if limits != [0, len(rows) - 1]:
-        raise refuse(clip, f"limits {limits}", f"0 and {len(rows) - 1}")
+    if limits != [least, most]:
+        raise refuse(clip, f"limits {limits}", f"{least} and {most}")
     sub = producer(clip.inputs[0], "Sub", 2)
-    for value, source, axes in zip(sub.inputs, ("position_ids", "key_position_ids"), ([2], [1])):
+    operands = (("position_ids", [1]), ("position_ids", [2])) if both else (("position_ids", [2]), ("key_position_ids", [1]))
+    for value, (source, axes) in zip(sub.inputs, operands):
         unsqueeze = producer(value, "Unsqueeze", 2)
         x, axis = unsqueeze.inputs
         if x is None or x is not inputs.get(source) or axis.const_value is None or axis.const_value.numpy().tolist() != axes:

@@ -71,7 +71,7 @@ def compile_model(
     option_rules.check_chat_template(chat_template)
     source = match(canonical.model)
     option_rules.check_length(options, canonical, source)
-    ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context)
+    ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context, source.pool is not None)
 
     assembly = Assembly(source, options, canonical.grids)
     assembly.build(lambda done, total: tell("quantize", done, total))

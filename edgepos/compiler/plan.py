@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from ..program import NONE, Op, Operation, Program
+from ..program import LOGITS, NONE, Op, Operation, Program
 
 
 def head_start(ops: list[Operation]) -> int:
     """Index of the first op of the head: the last LINEAR and the chain of one-input operators that only it reads.
 
-    The head runs for the tokens whose logits are asked for; docs/bundle.md says what it may contain.
+    The head runs for the tokens whose logits are asked for; docs/bundle.md says what it may contain. Of an embedding it begins
+    with POOL.
     """
+    pools = [index for index, op in enumerate(ops) if op.code == Op.POOL]
+    if pools:
+        return pools[0]
     readers: dict[int, int] = {}
     for op in ops:
         for value in op.ins:
@@ -38,7 +42,8 @@ def lifetimes(program: Program) -> dict[int, tuple[int, int]]:
             spans[op.out] = (index, index)
     last = len(program.ops) - 1
     spans[program.head_input] = (spans[program.head_input][0], last)
-    del spans[program.ops[last].out]
+    if program.header.output == LOGITS:
+        del spans[program.ops[last].out]
     return spans
 
 
@@ -63,5 +68,6 @@ def plan(program: Program) -> int:
         program.values[value].offset = offset
         placed.append(value)
         width = max(width, offset + size)
-    program.values[program.ops[-1].out].offset = NONE
+    if program.header.output == LOGITS:
+        program.values[program.ops[-1].out].offset = NONE
     return width

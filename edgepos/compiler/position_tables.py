@@ -32,7 +32,7 @@ def encodings(source: FloatProgram) -> list[tuple[Spec, np.ndarray | None]]:
     specs = (spec.embedding, *spec.kinds()) if isinstance(spec, Hybrid) else (spec,)
     learned: dict[Spec, np.ndarray] = {step.spec: source.read(step.table) for step in source.steps if isinstance(step, Place)}
     for bias in dict.fromkeys(step.relative for step in source.layers() if step.relative is not None):
-        names = [step.bias for step in source.layers() if step.relative == bias]
-        tables = [learned_rows(bias, source.read(name)) for name in (names if bias.layers is not None else names[:1])]
+        layers = [step for step in source.layers() if step.relative == bias]
+        tables = [learned_rows(bias, source.read(step.bias), step.both) for step in (layers if bias.layers is not None else layers[:1])]
         learned[bias] = tables[0] if bias.layers is None else np.stack(tables)
     return [(part, learned.get(part)) for part in dict.fromkeys(specs)]

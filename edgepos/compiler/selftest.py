@@ -1,4 +1,4 @@
-"""Pass: the self-test: token ids and the digest of the logits they give."""
+"""Pass: the self-test: token ids and the digest of the logits or the embedding they give."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def selftest_ids(calibration: list[int], vocab: int, context: int) -> list[int]:
 
 
 def digest(program: Program, ids: list[int]) -> int:
-    """fnv1a64 of the logits of ids at positions 0 … n−1, computed by golden."""
-    logits = GoldenSession(program, len(ids)).eval_int(ids)
-    return fnv1a64(np.ascontiguousarray(logits, dtype="<i4").tobytes())
+    """fnv1a64 of the logits of ids at positions 0 … n−1, or of their embedding, computed by golden."""
+    session = GoldenSession(program, len(ids))
+    output = session.embed_int(ids) if program.embedding else session.eval_int(ids)
+    return fnv1a64(np.ascontiguousarray(output, dtype="<i4").tobytes())

@@ -87,6 +87,18 @@ class Act(_Unary):
 
 
 @dataclass(frozen=True)
+class Pool(_Unary):
+    """One row of all rows of a text; kind: of program.POOLS. Every step behind it works on that row."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Unit(_Unary):
+    """A row over its Euclidean norm."""
+
+
+@dataclass(frozen=True)
 class Rotate(_Unary):
     heads: int
     spec: Rope
@@ -114,7 +126,7 @@ class Mul(_Binary):
 
 @dataclass(frozen=True)
 class Attend(Step):
-    """Causal attention with the KV cache of `layer`.
+    """Causal attention with the KV cache of `layer`, or attention of all tokens to all (`both`).
 
     slopes: ALiBi initializer or None. bias: initializer of a relative bias by distance [n, heads] or None; relative: its spec.
     window: keys a token sees, its own included; 0: all. softcap: of the scores, 0: none.
@@ -134,6 +146,7 @@ class Attend(Step):
     relative: T5Bias | RelativeBias | None = None
     window: int = 0
     softcap: float = 0.0
+    both: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -142,9 +155,9 @@ class Attend(Step):
 
 @dataclass
 class FloatProgram:
-    """steps in execution order; the last one is the Linear that makes the logits.
+    """steps in execution order; the last one makes the logits (a Linear) or, where there is a Pool, the embedding.
 
-    weights: initializer name -> function that reads it as float32. shapes: their shapes.
+    vocab: rows of the table of tokens. weights: initializer name -> function that reads it as float32. shapes: their shapes.
     """
 
     steps: list[Step]
@@ -161,6 +174,11 @@ class FloatProgram:
             at = [int(i) for i in np.argwhere(~finite)[0]]
             raise UnsupportedError(f"tensor '{name}': element {at} is {array[tuple(at)]}; every weight must be finite")
         return array
+
+    @property
+    def pool(self) -> Pool | None:
+        """The pooling of a model that gives an embedding."""
+        return next((step for step in self.steps if isinstance(step, Pool)), None)
 
     def layers(self) -> list[Attend]:
         return [step for step in self.steps if isinstance(step, Attend)]

@@ -20,8 +20,8 @@ MOST_TOKENS = 256
 TEXT_BYTES = 65536  # far more text than MOST_TOKENS tokens
 
 
-def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab: int, context: int) -> list[int]:
-    """At most 256 token ids, BOS first if the model has one.
+def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab: int, context: int, whole: bool = False) -> list[int]:
+    """At most 256 token ids, BOS first if the model has one; whole: a text with the token behind it, too, as an encoder sees it.
 
     given: None (the project's text), a text, the path of a text file (os.PathLike) or of a .json file with token ids, or token ids.
     Ids are used as they are.
@@ -51,6 +51,8 @@ def calibration_ids(given, spec: TokenizerSpec | None, bos_id: int | None, vocab
         ids = encode(given[:TEXT_BYTES], spec)
         if bos_id is not None and ids[:1] != [bos_id]:
             ids = [bos_id, *ids]
+        if whole and spec.suffix_id is not None:
+            ids = [*ids[: most - 1], spec.suffix_id]
     elif isinstance(given, Iterable):
         ids = list(given)
     else:

@@ -1,10 +1,11 @@
 """The families of Hugging Face models EdgePos understands.
 
 To add one: write a module (or a row of ``llama_like``) with ``MODEL_TYPE``, ``DEFAULT_BOS``, ``DEFAULT_EOS`` and
-``build_hf(config, tensors, context, name) -> onnx_ir.Model``, and name it here. docs/families.md says how.
+``build_hf(config, tensors, context, name) -> onnx_ir.Model`` (encoders: ``build_encoder``, which is told the folder as well), and
+name it here. docs/families.md says how.
 """
 
-from . import bloom, edgepos_decoder, gemma, gpt2, gpt_neox, llama_like, mpt, phi, smollm3
+from . import bert, bloom, edgepos_decoder, gemma, gpt2, gpt_neox, llama_like, mpt, phi, smollm3
 
 ARCHITECTURES = {
     "LlamaForCausalLM": llama_like.LLAMA,
@@ -21,4 +22,8 @@ ARCHITECTURES = {
     "MptForCausalLM": mpt,
     "SmolLM3ForCausalLM": smollm3,
     "EdgePosDecoderForCausalLM": edgepos_decoder,
+    "BertModel": bert.BERT,
+    "RobertaModel": bert.ROBERTA,
+    "XLMRobertaModel": bert.XLM_ROBERTA,
+    "MPNetModel": bert.MPNET,
 }

@@ -1,0 +1,90 @@
+"""EncoderGraph: the canonical graph of a model that turns a text into one row of numbers.
+
+Attention goes in both directions and keeps no cache: the whole text is one call. Texts are not padded, so there is no mask of
+padding. What follows the pooling is of shape [1, width].
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from edgepos.positions import T5Bias
+from edgepos.positions.distances import distance_rows
+
+from .graph import GraphBuilder
+from .tensor_set import Weight
+
+OUTPUT = "embedding"
+POOLINGS = ("mean", "first", "last", "max")
+
+
+class EncoderGraph(GraphBuilder):
+    """Builds one canonical graph with the output ``embedding`` [1, d]."""
+
+    def __init__(self, *, name: str, family: str, context: int, vocab_size: int):
+        super().__init__(name=name, family=family, context=context)
+        self._vocab_size = vocab_size
+
+    def relative_bias(self, table: Weight, spec: T5Bias) -> ir.Value:
+        """The mask of a learned bias ``table`` [rows, heads], [1, heads, S, S]; layers with one table share it.
+
+        The graph holds the table by key position − query position, −r … r, its ends for everything beyond.
+        """
+        if table.name not in self._biases:
+            rows = distance_rows(spec, both=True)
+            n, heads = len(rows), table.shape[1]
+            by_distance = Weight(f"{table.name}.by_distance", np.asarray(table.array, np.float32)[rows], (n, heads))
+            int64, prefix, shape = ir.DataType.INT64, f"bias.{len(self._biases)}", (1, "S", "S")
+            reach = n // 2
+            query_axis = self._constant("bias.query_axis", np.array([2], np.int64))
+            key_axis = self._constant("bias.key_axis", np.array([1], np.int64))
+            row = self._op("Unsqueeze", [self.position_ids, key_axis], f"{prefix}.keys", (1, 1, "S"), dtype=int64)
+            column = self._op("Unsqueeze", [self.position_ids, query_axis], f"{prefix}.queries", (1, "S", 1), dtype=int64)
+            away = self._op("Sub", [row, column], f"{prefix}.away", shape, dtype=int64)
+            limits = [self._constant(f"{prefix}.{what}", np.array(value, np.int64)) for what, value in (("least", -reach), ("most", reach))]
+            near = self._op("Clip", [away, *limits], f"{prefix}.near", shape, dtype=int64)
+            place = self._op("Add", [near, limits[1]], f"{prefix}.row", shape, dtype=int64)
+            values = self._op("Gather", [self._weight(by_distance), place], f"{prefix}.values", (*shape, heads), axis=0)
+            metadata = {"edgepos.relative_bias": json.dumps(spec.to_json())}
+            self._biases[table.name] = self._op("Transpose", [values], f"{prefix}.mask", (1, heads, "S", "S"), metadata=metadata, perm=[0, 3, 1, 2])
+        return self._biases[table.name]
+
+    def self_attention(self, q: ir.Value, k: ir.Value, v: ir.Value, name: str, *, heads: int, mask: ir.Value | None = None) -> ir.Value:
+        """Attention of all tokens to all tokens, q, k, v [1, S, heads*head_dim] -> the same shape."""
+        scale = 1.0 / math.sqrt(int(q.shape[2]) // heads)
+        inputs = [q, k, v] if mask is None else [q, k, v, mask]
+        return self._op("Attention", inputs, name, tuple(q.shape), q_num_heads=heads, kv_num_heads=heads, scale=scale, is_causal=0)
+
+    def pool(self, x: ir.Value, kind: str, *, output: str | None = None) -> ir.Value:
+        """One row of all rows of x, [1, S, d] -> [1, d]; ``kind`` of POOLINGS."""
+        shape = (1, x.shape[2])
+        if kind in ("mean", "max"):
+            axes = self._constant("pool.axes", np.array([1], np.int64))
+            return self._op("ReduceMean" if kind == "mean" else "ReduceMax", [x, axes], "pool", shape, output=output, keepdims=0)
+        index = self._constant("pool.index", np.array(0 if kind == "first" else -1, np.int64))
+        return self._op("Gather", [x, index], "pool", shape, output=output, axis=1)
+
+    def tanh(self, x: ir.Value, name: str, *, output: str | None = None) -> ir.Value:
+        """tanh of every component."""
+        return self._op("Tanh", [x], name, tuple(x.shape), output=output)
+
+    def dense(self, x: ir.Value, name: str, weight: Weight, bias: Weight | None, *, output: str | None = None) -> ir.Value:
+        """x [1, in] times the transpose of weight [out, in], plus bias [out] -> [1, out]."""
+        rows = weight.shape[0]
+        transposed = self._op("Transpose", [self._weight(weight)], f"{name}.weight_t", weight.shape[::-1], perm=[1, 0])
+        product = self._op("MatMul", [x, transposed], name, (1, rows), output=None if bias else output)
+        return product if bias is None else self._op("Add", [product, self._weight(bias)], f"{name}.bias", (1, rows), output=output)
+
+    def unit(self, x: ir.Value, name: str, *, output: str | None = None) -> ir.Value:
+        """x over its Euclidean norm."""
+        return self._op("LpNormalization", [x], name, tuple(x.shape), output=output, axis=-1, p=2)
+
+    def finish(self, embedding: ir.Value) -> ir.Model:
+        """The model with the output ``embedding``."""
+        model = super().finish(embedding)
+        model.metadata_props["edgepos.vocabulary"] = str(self._vocab_size)
+        return model
