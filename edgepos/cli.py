@@ -1,4 +1,4 @@
-"""The command line: export, run, perplexity, report, inspect, selftest, verify, demo, positions, tables."""
+"""The command line: export, run, embed, perplexity, report, inspect, selftest, verify, demo, positions, tables."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from . import __version__
 from .cli_common import BundleArgument, err, out, progress_bar
+from .cli_embed import embed
 from .cli_run import perplexity, run
 from .errors import EdgePosError
 from .positions.cli import app as positions_app
@@ -82,6 +83,7 @@ def export(
 
 app.command()(run)
 app.command()(perplexity)
+app.command()(embed)
 
 
 @app.command()
@@ -122,16 +124,13 @@ def report(
 
 
 def _print_summary(opened, result: dict) -> None:
-    a = result["accuracy"]
+    from .report.markdown import accuracy_rows
+
     table = Table(title=f"{result['name']}: {' '.join(result['formats'][k] for k in ('weights', 'activations', 'kv'))}", title_justify="left")
     table.add_column("against the float model")
     table.add_column("", justify="right")
-    table.add_row("text", f"{a['text']}, {a['tokens']} predictions")
-    table.add_row("perplexity, float", f"{a['perplexity_float']:.4f}")
-    table.add_row("perplexity, integers", f"{a['perplexity']:.4f}  ({a['perplexity'] / a['perplexity_float'] - 1:+.3%})")
-    table.add_row("KL divergence", f"{a['kl_mean']:.2e} nats, 99th percentile {a['kl_p99']:.2e}")
-    table.add_row("same first choice", f"{a['top1_agreement']:.2%}")
-    table.add_row("largest logit error", f"{a['max_logit_error']:.3g}")
+    for name, value in accuracy_rows(result["accuracy"]):
+        table.add_row(name, value)
     measured = [layer for layer in result["layers"] if layer["sqnr_db"] is not None]
     if measured:
         worst = min(measured, key=lambda layer: layer["sqnr_db"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -58,6 +60,27 @@ class Embedder:
             if progress is not None:
                 progress(len(rows))
         return np.stack(rows) if rows else np.zeros((0, self.session.embedding), np.float32)
+
+
+def cosines(rows: np.ndarray) -> np.ndarray:
+    """Cosines of all pairs of rows [n, d], float64 [n, n]; 0 with a row of zeros."""
+    rows = np.asarray(rows, np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return rows @ rows.T
+
+
+def write_rows(path: Path, rows: np.ndarray) -> None:
+    """Write an array to a .npy file, under another name until it is complete. Raises EdgePosError when it cannot be written."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            np.save(file, rows, allow_pickle=False)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise EdgePosError(f"{path}: cannot be written ({error.strerror}); choose a writable place with enough room") from None
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def check_output(session, *, embedding: bool) -> None:

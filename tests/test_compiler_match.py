@@ -79,7 +79,7 @@ def operator(name, op_type):
 
 LLAMA_REFUSALS = [
     ("is_causal", attribute("layers.0.attn", "is_causal", 0), "layers.0.attn", "is_causal = 0"),
-    ("not causal", attribute("layers.0.attn", "is_causal", None), "layers.0.attn", "is_causal missing"),
+    ("not causal", attribute("layers.0.attn", "is_causal", None), "layers.0.attn", "is_causal = 0 (its default)"),
     ("softcap", attribute("layers.1.attn", "softcap", -30.0), "layers.1.attn", "softcap = -30.0"),
     ("window", attribute("layers.1.attn", "sliding_window", 8), "layers.1.attn", "sliding_window"),
     ("heads", attribute("layers.0.attn", "q_num_heads", 5), "layers.0.attn", "q_num_heads 5"),

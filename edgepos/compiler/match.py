@@ -343,6 +343,8 @@ class _Matcher:
             raise refuse(
                 node, f"q_num_heads {heads}, kv_num_heads {kv_heads}", "1 to 1024 KV heads and a multiple of them as query heads"
             )
+        if both and (len(node.inputs) > 4 or len(node.outputs) > 1):
+            raise refuse(node, "is_causal = 0 (its default) with a cache", "is_causal 1, or 0 without past and present")
         input_count(node, *((3, 4) if both else (6, 6)))
         q, k, v = (self._take(node, i) for i in range(3))
         q_width, k_width, v_width = (self.width[value] for value in (q, k, v))
@@ -388,8 +390,8 @@ class _Matcher:
 
     def _caches_of(self, node: ir.Node, both: bool) -> None:
         """Check the cache's inputs and outputs of an Attention; one in both directions has none."""
-        if len(node.outputs) != (1 if both else 3):
-            raise refuse(node, f"{len(node.outputs)} outputs", "1 in both directions (is_causal 0), else 3: y, present_key, present_value")
+        if not both and len(node.outputs) != 3:
+            raise refuse(node, f"{len(node.outputs)} outputs", "3: y, present_key, present_value")
         for index, what in () if both else ((4, "past_key"), (5, "past_value")):
             if node.inputs[index] is None or node.inputs[index] is not self.inputs.get(f"{what}.{self.layers}"):
                 raise refuse(node, f"input {index} is {describe(node.inputs[index])}", f"the graph input {what}.{self.layers}")

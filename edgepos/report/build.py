@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import EdgePosError
 from .accuracy import compare
+from .embedding import compare_embeddings, sentences
 from .layers import layer_errors
 from .markdown import render
 from .windows import Text, text_windows
@@ -26,6 +27,12 @@ def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192,
     """
     report = dict(bundle.report)
     _check_source(bundle, canonical)
+    if bundle.image.info.embedding:
+        session = bundle.session(context=min(bundle.context, canonical.context), threads=threads)
+        accuracy, first = compare_embeddings(reference, session, bundle.tokenizer, sentences(text.content), max_tokens, progress)
+        report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **accuracy}
+        report["layers"] = layer_errors(bundle.program, canonical.model, first[:LAYER_WINDOW])
+        return report
     cut = text_windows(bundle.tokenizer, text, max_tokens, min(bundle.context, canonical.context))
     total, done = sum(map(len, cut)), 0
 

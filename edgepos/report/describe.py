@@ -19,11 +19,12 @@ def describe(bundle) -> dict:
         "positions": _positions(program),
         "vocabulary": header.vocab,
         "context": header.context,
+        "output": f"embedding of {info.embedding} numbers" if info.embedding else "logits",
         "operators": len(program.ops),
         "kv_bytes_per_token": int(info.kv_bytes_per_token),
         "weight_bytes_per_token": int(info.weight_bytes_per_token),
         "arena_bytes": {f"context {c}": bundle.image.arena_size(context=c) for c in contexts},
-        "tokenizer": ("none", "byte-level BPE", "SentencePiece BPE")[header.tokenizer],
+        "tokenizer": ("none", "byte-level BPE", "SentencePiece BPE", "WordPiece", "Unigram")[header.tokenizer],
         "licence": str((manifest.get("license") or {}).get("license", "not stated")),
         "digest": f"{header.digest:016x}",
     }

@@ -29,9 +29,10 @@ def layer_errors(program: Program, model: ir.Model, ids: list[int]) -> list[dict
     computed = {node.outputs[0].name for node in model.graph if node.outputs[0].name is not None}
     last = program.ops[-1].name
     wanted = [op.name for op in program.ops if op.out != NONE and op.name in computed and op.name != last]
-    floats = FloatSession(_with_outputs(model, wanted)).values(ids, ["logits", *wanted])
+    output = "embedding" if program.embedding else "logits"
+    floats = FloatSession(_with_outputs(model, wanted)).values(ids, [output, *wanted])
     if last not in floats:
-        floats[last] = floats["logits"]
+        floats[last] = floats[output]
 
     session = GoldenSession(program, max(len(ids), 1))
     entries: list[dict] = []
@@ -53,7 +54,7 @@ def layer_errors(program: Program, model: ir.Model, ids: list[int]) -> list[dict
         )
         before = session.saturations
 
-    session.eval_int(ids, trace=trace)
+    (session.embed_int if program.embedding else session.eval_int)(ids, trace=trace)
     return entries
 
 

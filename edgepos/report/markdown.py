@@ -19,21 +19,30 @@ def _accuracy(report: dict) -> list[str]:
     a = report.get("accuracy")
     if not a:
         return ["## Accuracy", "", "Not measured yet: run `edgepos report BUNDLE --source SRC`.", ""]
+    rows = [f"| {name} | {value} |" for name, value in accuracy_rows(a)]
+    return ["## Accuracy against the float model", "", "| figure | value |", "|---|---|", *rows, ""]
+
+
+def accuracy_rows(a: dict) -> list[tuple[str, str]]:
+    """(figure, its value as text) of the `accuracy` section, of logits or of embeddings."""
+    if "cosine_mean" in a:
+        return [
+            ("text", f"{a['text']}, {a['texts']} sentences, {a['tokens']} tokens"),
+            ("cosine to the float embedding", f"mean {a['cosine_mean']:.6f}, least {a['cosine_min']:.6f}"),
+            ("same nearest sentence", f"{a['nearest_agreement']:.2%}"),
+            ("rank correlation of the pairs", f"{a['rank_correlation']:.6f}, {a['pairs']} pairs"),
+            ("largest error of a number", f"{a['max_error']:.3g}"),
+            ("saturations", str(a["saturations"])),
+        ]
     change = a["perplexity"] / a["perplexity_float"] - 1
     return [
-        "## Accuracy against the float model",
-        "",
-        f"Text: {a['text']}, {a['tokens']} predictions.",
-        "",
-        "| figure | value |",
-        "|---|---|",
-        f"| perplexity, float model | {a['perplexity_float']:.4f} |",
-        f"| perplexity, integers | {a['perplexity']:.4f} ({change:+.3%}) |",
-        f"| KL divergence, mean | {a['kl_mean']:.3g} ± {a['kl_standard_error']:.1g} nats |",
-        f"| KL divergence, 99th percentile | {a['kl_p99']:.3g} nats |",
-        f"| same first choice | {a['top1_agreement']:.2%} |",
-        f"| largest error of a logit | {a['max_logit_error']:.3g} |",
-        "",
+        ("text", f"{a['text']}, {a['tokens']} predictions"),
+        ("perplexity, float model", f"{a['perplexity_float']:.4f}"),
+        ("perplexity, integers", f"{a['perplexity']:.4f} ({change:+.3%})"),
+        ("KL divergence, mean", f"{a['kl_mean']:.3g} ± {a['kl_standard_error']:.1g} nats"),
+        ("KL divergence, 99th percentile", f"{a['kl_p99']:.3g} nats"),
+        ("same first choice", f"{a['top1_agreement']:.2%}"),
+        ("largest error of a logit", f"{a['max_logit_error']:.3g}"),
     ]
 
 

@@ -1,0 +1,57 @@
+"""`edgepos embed`: texts to rows of numbers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from .cli_common import BundleArgument, Engine, err, progress_bar
+from .errors import EdgePosError
+
+
+def embed(
+    bundle: BundleArgument,
+    texts: Annotated[Optional[list[str]], typer.Argument(help="Texts.")] = None,
+    file: Annotated[Optional[Path], typer.Option("--file", help="A UTF-8 file: each line that is not empty is a text.")] = None,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write float32 [texts, d] to this .npy file instead of printing.")] = None,
+    similarity: Annotated[bool, typer.Option("--similarity", help="Print the cosines of all pairs instead.")] = False,
+    engine: Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")] = Engine.c,
+    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
+) -> None:
+    """Print the embedding of each text as one line of JSON."""
+    import numpy as np
+
+    from .bundle import open as open_bundle
+    from .embedding import Embedder, cosines, write_rows
+
+    given = list(texts or []) + (_lines(file) if file is not None else [])
+    if not given:
+        raise EdgePosError("no text is given; name some, or a file with --file")
+    opened = open_bundle(bundle)
+    embedder = Embedder(opened.session(threads=threads, engine=engine.value), opened.tokenizer)
+    started = time.monotonic()
+    with progress_bar("texts") as progress:
+        task = progress.add_task("embedding", total=len(given))
+        rows = embedder.embed(given, progress=lambda n: progress.update(task, completed=n))
+    elapsed = max(time.monotonic() - started, 1e-9)
+    if output is not None:
+        write_rows(output, rows)
+    elif similarity:
+        for row in cosines(rows):
+            sys.stdout.write(" ".join(f"{x:.4f}" for x in row) + "\n")
+    else:
+        for row in rows:
+            sys.stdout.write(json.dumps([float(np.format_float_positional(x, unique=True)) for x in row]) + "\n")
+    cut = f", {embedder.truncated} cut to {embedder.session.context} tokens" if embedder.truncated else ""
+    err.print(f"{len(given)} texts in {elapsed:.2f} s, saturations {embedder.session.saturations}{cut}", style="dim")
+
+
+def _lines(file: Path) -> list[str]:
+    from .report.windows import read_text
+
+    return [line for line in read_text(file).content.splitlines() if line.strip()]
