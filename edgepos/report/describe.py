@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..program import Op
+from ..program import POSITIONS, Op
 
 
 def describe(bundle) -> dict:
@@ -40,4 +40,7 @@ def _positions(program) -> str:
     if attention is not None and attention.tensors[0] >= 0:
         fraction = attention.params["alibi_shift"] + 16
         return f"ALiBi, {attention.params['heads']} slopes in Q{32 - fraction}.{fraction}, no table"
+    rows = [len(program.arrays[op.tensors[0]]) - op.params["offset"] for op in program.ops if op.code == Op.EMBED and op.params["source"] == POSITIONS]
+    if rows:
+        return f"rows of a table for {rows[0]} positions"
     return "none"

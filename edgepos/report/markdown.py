@@ -32,7 +32,7 @@ def accuracy_rows(a: dict) -> list[tuple[str, str]]:
             ("same nearest sentence", f"{a['nearest_agreement']:.2%}"),
             ("rank correlation of the pairs", f"{a['rank_correlation']:.6f}, {a['pairs']} pairs"),
             ("largest error of a number", f"{a['max_error']:.3g}"),
-            ("saturations", str(a["saturations"])),
+            ("saturations in these sentences", str(a["saturations"])),
         ]
     change = a["perplexity"] / a["perplexity_float"] - 1
     return [
