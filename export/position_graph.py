@@ -37,7 +37,8 @@ ENCODING = "edgepos.position_encoding"  # metadata of the model: the JSON of the
 def position_graph(spec: Spec, context: int, *, heads: int = 1, table: np.ndarray | None = None, padded: bool = False) -> ir.Model:
     """The canonical graph of one encoding, opset 23.
 
-    context: positions 0 … context − 1 of each coordinate have rows in its tables. heads: of x, where the spec does not say.
+    context: positions 0 … context − 1 of each coordinate have rows in its tables; length-dependent rotations take it for the session's
+    length. heads: of x, where the spec does not say.
     table: the learned numbers, [rows, heads] of a bias, [count, d] of positions. padded: Alibi by a padding mask.
     Raises UnsupportedError for what computes nothing or is several encodings, FormatError for a table of another shape.
     """

@@ -277,6 +277,21 @@ def test_mae_sinusoids():
     np.testing.assert_allclose(np.concatenate([halves[:, 16:], halves[:, :16]], axis=1), theirs, atol=2e-6)
 
 
+LAYERED = [("gemma3n", "gemma3n_text", {"num_hidden_layers": 20}), ("modernbert_decoder", "modernbert-decoder", {}), ("mllama", "mllama_text_model", {})]
+
+
+@pytest.mark.parametrize("module, family, extra", LAYERED)
+def test_text_models_inside_others(module, family, extra):
+    made = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
+    pieces = importlib.import_module(f"transformers.models.{module}.configuration_{module}")
+    config = next(v for v in vars(pieces).values() if getattr(v, "model_type", None) == family)(**copy.deepcopy(SIZES | extra | {"pad_token_id": 0}))
+    rotary = next(v for n, v in vars(made).items() if n.endswith("RotaryEmbedding") and "Audio" not in n)(config)
+    size = {"head_dim": config.head_dim} if getattr(config, "head_dim", None) else {}
+    spec = from_config({"model_type": family} | SIZES | size | extra)
+    for kind, part in (spec.items() if isinstance(spec, dict) else [("", spec)]):
+        np.testing.assert_allclose(part.inv_freq(), getattr(rotary, f"{kind}_inv_freq" if kind else "inv_freq").numpy(), rtol=4e-6)
+
+
 def test_clip_and_its_like():
     text, vision = {"max_position_embeddings": 60}, {"image_size": 64, "patch_size": 16, "hidden_size": 32}
     assert from_config({"model_type": "clip", "text_config": text, "vision_config": vision}) == {"text": Learned(60), "vision": Learned(17)}
@@ -294,6 +309,10 @@ def test_clip_and_its_like():
         made = transformers.AutoModel.from_config(config_of(model, **small | config))
         rows = next(v for n, v in made.named_parameters() if "position_embedding" in n)
         assert len(rows) == from_config({"model_type": model} | config).count
+    siglip = module_of("siglip").SiglipTextEmbeddings(transformers.SiglipTextConfig(hidden_size=8, **text))
+    assert siglip.position_embedding.num_embeddings == from_config({"model_type": "siglip_text_model"} | text).count
+    for name, config in (("clip_text_model", transformers.CLIPTextConfig()), ("siglip_text_model", transformers.SiglipTextConfig())):
+        assert from_config({"model_type": name}) == Learned(config.max_position_embeddings)
 
 
 def test_whisper():
@@ -348,8 +367,11 @@ def small(family: str, **extra):
 
 
 LEARNED = [
-    *((name, {}) for name in ("bert", "albert", "electra", "mobilebert", "gpt_neo", "gpt_bigcode")),
-    *((name, {}) for name in ("roberta", "xlm-roberta", "camembert", "mpnet")),
+    *((name, {}) for name in ("bert", "albert", "electra", "mobilebert", "bert-generation", "gpt_neo", "gpt_bigcode")),
+    *((name, {}) for name in ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "mpnet")),
+    ("longformer", {"attention_window": 8}),
+    ("openai-gpt", {"n_positions": 24, "n_embd": 32, "n_layer": 1, "n_head": 2, "max_position_embeddings": 24}),
+    ("flaubert", {"emb_dim": 32, "n_layers": 1, "n_heads": 2, "n_words": 50}),
     ("distilbert", {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}),
     ("xlm", {"emb_dim": 32, "n_layers": 1, "n_heads": 2, "n_words": 50}),
 ]
@@ -361,7 +383,7 @@ def test_learned_rows(family, extra):
     if family == "gpt_neo":
         extra = {"attention_types": [[["global"], 1]], "num_layers": 1, "num_heads": 2}
     model = small(family, **extra)
-    table = next(v for n, v in model.named_modules() if "position_embeddings" in n or n.endswith("wpe"))
+    table = next(v for n, v in model.named_modules() if "position_embeddings" in n or n.endswith(("wpe", "positions_embed")))
     spec = from_config({"model_type": family, "max_position_embeddings": 24, "pad_token_id": 1, "num_hidden_layers": 1})
     rows = spec.embedding if isinstance(spec, Hybrid) else spec
     assert rows.count == table.num_embeddings
@@ -370,16 +392,16 @@ def test_learned_rows(family, extra):
     ids = [5, 6, 1, 7, 8, 1, 1] if rows.pad_id is not None else [5, 6, 7, 8]
     with torch.no_grad():
         model(input_ids=torch.tensor([ids]))
-    np.testing.assert_array_equal(seen[0], rows.positions(np.array(ids)))
+    np.testing.assert_array_equal(seen[0][: len(ids)], rows.positions(np.array(ids)))  # Longformer pads to its window
 
 
-@pytest.mark.parametrize("family, name", [("bart", "Bart"), ("mbart", "MBart"), ("plbart", "PLBart"), ("blenderbot", "Blenderbot")])
+@pytest.mark.parametrize("family, name", [("bart", "Bart"), ("mbart", "MBart"), ("plbart", "PLBart"), ("blenderbot", "Blenderbot"), ("blenderbot-small", "BlenderbotSmall")])
 def test_rows_of_translators(family, name):
     spec = from_config({"model_type": family, "max_position_embeddings": 24})
-    table = getattr(module_of(family), f"{name}LearnedPositionalEmbedding")(24, 8)
+    table = getattr(module_of(family.replace("-", "_")), f"{name}LearnedPositionalEmbedding")(24, 8)
     table.weight.data = torch.arange(float(table.num_embeddings))[:, None].repeat(1, 8)
     ids = torch.zeros(1, 6, dtype=torch.int64)
-    rows = table(ids.shape, cache_length=3) if family == "blenderbot" else table(ids, cache_length=3)
+    rows = table(ids.shape, cache_length=3) if "blenderbot" in family else table(ids, cache_length=3)
     assert table.num_embeddings == spec.count
     np.testing.assert_array_equal(rows.detach().numpy().reshape(-1, 8)[:, 0], spec.positions(np.zeros(6, int), 3))
 
@@ -450,6 +472,10 @@ OWN = [
 @pytest.mark.parametrize("spec", OWN, ids=lambda spec: spec.encoding)
 def test_own_folders(spec):
     assert from_config({"model_type": "edgepos_decoder", "position_encoding": spec.to_json()}) == spec
+
+
+def test_llama4_reads_its_text_part():
+    assert from_config({"model_type": "llama4", "text_config": SIZES}) == from_config({"model_type": "llama4_text"} | SIZES)
 
 
 REFUSED = [

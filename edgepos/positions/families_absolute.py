@@ -116,9 +116,7 @@ def _xlm(config: dict) -> Learned | Sinusoidal:
 def _whisper(config: dict) -> dict[str, Spec]:
     """Sinusoids over the frames of the audio, learned rows in the decoder."""
     dim = check_count("d_model", config.get("d_model", 384), 4, 2**17)
-    frames = _count(config, "max_source_positions", default=1500)
     tokens = _count(config, "max_target_positions", default=448)
-    check_count("max_source_positions", frames, 1, 2**20)
     return {"encoder": Sinusoidal(dim, "concatenated", "half_minus_one"), "decoder": Learned(tokens)}
 
 

@@ -169,7 +169,7 @@ ROTARY = {
     name: Rotary()
     for name in (
         *("llama", "mistral", "ministral", "qwen2", "qwen2_moe", "qwen3_moe", "starcoder2", "olmo", "olmo2", "olmoe", "granite", "granitemoe"),
-        *("hunyuan_v1_dense", "mllama_text_model", "doge"),
+        *("hunyuan_v1_dense", "doge"),
     )
 } | {
     "mixtral": Rotary(1e6),
@@ -198,6 +198,7 @@ ROTARY = {
     "arcee": Rotary(),
     "apertus": Rotary(12e6, scaling=_LLAMA3),
     "bitnet": Rotary(500000.0),
+    "mllama_text_model": Rotary(500000.0),
     "lfm2": Rotary(1e6),
     "moshi": Rotary(),
     "cohere": Rotary(500000.0, layout="interleaved"),
