@@ -241,6 +241,8 @@ def test_impossible_requests_of_any_encoding_say_what_there_is(spec, request_, n
 
 @pytest.mark.parametrize("bits", [16, 8])
 def test_a_rotation_of_nothing(bits):
+    nothing = positions.plan(AngleRope(8, lambda p: np.zeros((len(p), 0)), 0), bits=bits)
+    assert nothing.bytes == 0 and nothing.rotate_int16(np.arange(8, dtype=np.int16), 5).tolist() == list(range(8))
     for spec in (Rope(8, 0), MRope(Rope(8, 0), (0, 0, 0))):
         plan = positions.plan(spec, bits=bits, max_error=0.1)
         assert plan.method == "phase" and plan.bytes == 0 and "nothing is rotated" in plan.why and plan.context == 2**31

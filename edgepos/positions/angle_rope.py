@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ContextError, FormatError, UnsupportedError
 from .enclosure import radian_phase
 from .rope import LAYOUTS, Rotation, check_rotary_dim
-from .spec import POSITION_LIMIT, check_choice, check_context, check_count
+from .spec import check_choice, check_context, check_count
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,6 @@ class AngleRope(Rotation):
             if rows.ndim != 2 or rows.shape[1] != self.pairs or not len(rows):
                 raise FormatError(f"angles have shape {list(rows.shape)}; allowed is [positions, {self.pairs}], or a function of positions")
             object.__setattr__(self, "angles", tuple(map(tuple, rows.tolist())))
-
-    @property
-    def context(self) -> int:
-        """Positions that there are angles for: the rows of a table, 2^31 of a function."""
-        return POSITION_LIMIT if callable(self.angles) else len(self.angles)
 
     def tabulated(self, context: int) -> AngleRope:
         """The same rotation with the radians of the positions 0 … context − 1 as numbers."""

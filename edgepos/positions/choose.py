@@ -8,7 +8,7 @@ from ..errors import FormatError, UnsupportedError
 from .alibi_plan import SlopePlan
 from .base import Plan
 from .hybrid import Hybrid, parts_of
-from .methods import method_rows, plans_of
+from .methods import EXAMINED_BYTES, method_rows, plans_of
 from .none import EmptyPlan, NoPosition
 from .rope import Rotation
 from .sinusoidal import Sinusoidal, Sinusoidal2D
@@ -115,14 +115,24 @@ def plan(
 
 
 def _chosen(spec: Spec, bits: int, method: str, context, max_error: float | None, max_bytes: int | None, weights) -> Plan:
-    examined = plans_of(spec, context, weights)
-    allowed = [p for p in examined if (p.bits == bits or isinstance(p, SlopePlan)) and (method == "auto" or p.method.startswith(method))]
+    if max_error is None and isinstance(spec, (Rotation, Sinusoidal, Sinusoidal2D)):
+        max_error = DEFAULT_ERROR
+
+    def asked(plans: list[Plan]) -> list[Plan]:
+        return [p for p in plans if (p.bits == bits or isinstance(p, SlopePlan)) and (method == "auto" or p.method.startswith(method))]
+
+    def meeting(plans: list[Plan]) -> list[Plan]:
+        return [p for p in plans if (max_error is None or p.error <= max_error) and (max_bytes is None or p.bytes <= max_bytes)]
+
+    most = EXAMINED_BYTES
+    if max_error is not None and weights is None:  # tables larger than a plan that computes and fits cannot be chosen: not built
+        most = min((p.bytes for p in meeting(asked(plans_of(spec, context, most=0)))), default=most)
+    examined = plans_of(spec, context, weights, most)
+    allowed = asked(examined)
     if not allowed:
         known = ", ".join(sorted({f"{p.method} with {p.bits}" for p in examined}))
         raise UnsupportedError(f"no plan has {bits!r} bits and method {method!r}; {spec.encoding} has {known}, tables up to 2^26 bytes")
-    if max_error is None and isinstance(spec, (Rotation, Sinusoidal, Sinusoidal2D)):
-        max_error = DEFAULT_ERROR
-    fits = [p for p in allowed if (max_error is None or p.error <= max_error) and (max_bytes is None or p.bytes <= max_bytes)]
+    fits = meeting(allowed)
     if not fits:
         smallest, finest = min(allowed, key=lambda p: p.bytes), min(allowed, key=lambda p: p.error)
         limits = ([] if max_error is None else [f"an error up to {max_error}"]) + ([] if max_bytes is None else [f"at most {max_bytes} bytes"])

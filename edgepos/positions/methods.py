@@ -8,7 +8,6 @@ import numpy as np
 from ..errors import ContextError, UnsupportedError
 from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
-from .angle_rope import AngleRope
 from .base import Plan
 from .bias_plan import LearnedBiasPlan
 from .hybrid import parts_of
@@ -25,11 +24,12 @@ from .split import SplitPlan
 
 EXAMINED_BYTES = 2**26  # tables above this are not built for a comparison
 NODE_SHIFTS = (2, 4, 6)
+EMPTY_ROWS = 2**16  # of a table without columns
 AXES = ("bytes", "bound", "operations")
 
 
-def plans_of(spec: Spec, context: int | None = None, weights=None) -> list[Plan]:
-    """Every plan of one encoding that is compared, in no order of merit; tables of positions only up to 2^26 bytes.
+def plans_of(spec: Spec, context: int | None = None, weights=None, most: int = EXAMINED_BYTES) -> list[Plan]:
+    """Every plan of one encoding that is compared, in no order of merit; tables of positions only up to `most` bytes.
 
     context: positions; None means all that the encoding has. weights: the learned table, for what has one. Raises UnsupportedError for a
     hybrid and for a learned encoding without its table, ContextError past a learned table.
@@ -41,40 +41,31 @@ def plans_of(spec: Spec, context: int | None = None, weights=None) -> list[Plan]
             raise UnsupportedError(f"{spec.encoding} plans need the model's learned table; give it as weights")
         return _of_table(spec, context, weights)
     if isinstance(spec, (Sinusoidal, Sinusoidal2D)):
-        return _sinusoidal(spec, context)
-    reach = spec.context if isinstance(spec, AngleRope) else POSITION_LIMIT
-    context = check_context(reach if context is None else context)
+        return _sinusoidal(spec, context, most)
     if isinstance(spec, Rotation):
-        return _rotations(spec, context, reach)
+        return _rotations(spec, check_context(spec.reach if context is None else context), most)
     if isinstance(spec, Alibi):
-        tables = [BiasTablePlan(spec, context, bits) for bits in (16, 8) if spec.heads * context * bits // 8 <= EXAMINED_BYTES]
-        return [SlopePlan(spec), *tables]
+        context = check_context(POSITION_LIMIT if context is None else context)
+        return [SlopePlan(spec), *(BiasTablePlan(spec, context, b) for b in (16, 8) if spec.heads * context * b // 8 <= most)]
     raise UnsupportedError(f"spec is {getattr(spec, 'encoding', spec)!r}; plans are known for the encodings of positions.from_json")
 
 
-def _rotations(spec: Rotation, context: int, reach: int) -> list[RotationPlan]:
-    """Phases and split tables only where angles are multiples of the position, pieces where there are angles for the last node."""
-    if spec.linear and not spec.pairs:
-        return [PhasePlan(spec, context)]
+def _rotations(spec: Rotation, context: int, most: int) -> list[RotationPlan]:
+    """Phases and split tables only where angles are multiples of the position."""
+    if not spec.pairs:
+        return [PhasePlan(spec, context) if spec.linear else TablePlan(spec, min(context, EMPTY_ROWS))]
     plans: list[RotationPlan] = []
     if spec.linear:
         plans += [PhasePlan(spec, context)]
         plans += [InterpolatedPlan(spec, context, n, order) for n in ENTRIES for order in ORDERS if (n, order) != (256, 1)]
-    row = 4 * max(spec.pairs, 1)
-    plans += [TablePlan(spec, context, bits) for bits in (16, 8) if context * row * bits // 16 <= EXAMINED_BYTES]
-    if spec.linear and 2 * (2 ** ((context - 1).bit_length() // 2 + 1)) * row <= EXAMINED_BYTES:
-        plans += [SplitPlan(spec, context, bits) for bits in (16, 32)]
-    for s in NODE_SHIFTS:
-        last = (((context - 1) >> s) + 1) << s
-        if (context << 2 >> s) * row <= EXAMINED_BYTES and (reach == POSITION_LIMIT or last < reach):
-            plans.append(PiecewisePlan(spec, context, s))
-    return plans
+    kinds = [(TablePlan, (16, 8)), (SplitPlan, (16, 32) if spec.linear else ()), (PiecewisePlan, NODE_SHIFTS)]
+    return plans + [kind(spec, context, n) for kind, numbers in kinds for n in numbers if kind.size(spec, context, n) <= most]
 
 
-def _sinusoidal(spec: Sinusoidal | Sinusoidal2D, context: int | None) -> list[SinusoidalPlan]:
+def _sinusoidal(spec: Sinusoidal | Sinusoidal2D, context: int | None, most: int) -> list[SinusoidalPlan]:
     part = spec.part if isinstance(spec, Sinusoidal2D) else spec
     context = POSITION_LIMIT - part.start if context is None else check_context(context)
-    tables = [b for b in (16, 8) if (context + part.start) * part.dim * b // 8 <= EXAMINED_BYTES]
+    tables = [b for b in (16, 8) if TablePlan.size(part, context + part.start, b) <= most]
     return [SinusoidalPlan(spec, context, 16, "phase"), *(SinusoidalPlan(spec, context, bits) for bits in tables)]
 
 

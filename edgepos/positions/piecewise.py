@@ -32,10 +32,20 @@ class PiecewisePlan(RotationPlan):
         """Raises FormatError for a bad context or shift, UnsupportedError for large tables."""
         self.spec, self.context, self.shift = spec, check_context(context), check_count("shift", shift, 1, 20)
         self.method = f"piecewise-{1 << shift}"
-        nodes = ((context - 1) >> shift) + 2
-        self.bytes = check_bytes(nodes * 2 * spec.pairs * 2, context)
+        nodes = self.nodes(context, shift)
+        self.bytes = check_bytes(self.size(spec, context, shift), context)
         at = np.minimum(np.arange(nodes, dtype=np.int64) << shift, spec.reach - 1)  # the last node may lie beyond the context
         self.cos, self.sin = rounded_cos_sin_at(spec, at, FULL_SCALE, self.seq_len)
+
+    @staticmethod
+    def nodes(context: int, shift: int) -> int:
+        """Nodes of a pair."""
+        return ((context - 1) >> shift) + 2
+
+    @classmethod
+    def size(cls, spec: Rotation, context: int, shift: int) -> int:
+        """Bytes of the nodes."""
+        return cls.nodes(context, shift) * 2 * spec.pairs * 2
 
     @property
     def operations(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from ..fixedpoint import mantissa_shift, rope_phase, rope_rotate, sincos_q15
-from .angles import EXACT_PREC
+from .angles import EXACT_PREC, Angles
 from .base import Plan
 from .entry_proof import WorstEntry, worst_entry
 from .exact import rounded_cos_sin
@@ -224,12 +224,17 @@ class TablePlan(RotationPlan):
             raise UnsupportedError(f"bits is {bits!r}; known are 16, 8")
         self.spec, self.context, self.bits = spec, check_context(context), bits
         self.full_scale = TABLE_SCALES[bits]
-        self.bytes = check_bytes(2 * self.context * spec.pairs * bits // 8, context)
+        self.bytes = check_bytes(self.size(spec, self.context, bits), context)
         dtype = np.int16 if bits == 16 else np.int8
         rows = rounded_cos_sin(spec, self.context, self.full_scale, self.seq_len)
         self.cos, self.sin = (t.astype(dtype) for t in rows)
         for t in (self.cos, self.sin):
             t.flags.writeable = False
+
+    @staticmethod
+    def size(spec: Angles, context: int, bits: int) -> int:
+        """Bytes of the table."""
+        return 2 * context * spec.pairs * bits // 8
 
     @cached_property
     def worst(self) -> WorstEntry:

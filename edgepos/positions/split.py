@@ -37,11 +37,21 @@ class SplitPlan(RotationPlan):
             raise UnsupportedError(f"{spec.encoding} has angles that do not add up over positions; use the table method")
         self.spec, self.context, self.entry_bits = spec, check_context(context), entry_bits
         self.method = f"split-{entry_bits}"
-        self.shift = ((context - 1).bit_length() + 1) // 2
-        rows = (((context - 1) >> self.shift) + 1, min(context, 1 << self.shift))
-        self.bytes = check_bytes(sum(rows) * 2 * spec.pairs * entry_bits // 8, context)
+        self.shift, rows = self.parts(context)
+        self.bytes = check_bytes(self.size(spec, context, entry_bits), context)
         self.places = [np.arange(n, dtype=np.int64) << s for n, s in zip(rows, (self.shift, 0))]
         self.coarse, self.fine = (rounded_cos_sin_at(spec, p, ENTRY_SCALES[entry_bits], self.seq_len) for p in self.places)
+
+    @staticmethod
+    def parts(context: int) -> tuple[int, tuple[int, int]]:
+        """(k, (coarse rows, fine rows))."""
+        shift = ((context - 1).bit_length() + 1) // 2
+        return shift, (((context - 1) >> shift) + 1, min(context, 1 << shift))
+
+    @classmethod
+    def size(cls, spec: Rotation, context: int, entry_bits: int) -> int:
+        """Bytes of both tables."""
+        return sum(cls.parts(context)[1]) * 2 * spec.pairs * entry_bits // 8
 
     @property
     def operations(self) -> int:
