@@ -218,6 +218,30 @@ def t5_bucket(thresholds, exact: int, side: int, key_minus_query) -> np.ndarray:
     return np.minimum(bucket + np.where(relative > 0, side, 0), INT32_MAX)
 
 
+def relative_row(difference, extents) -> np.ndarray:
+    """Row of a table over differences [..., axes], each clipped to ±its extent, combined row-major."""
+    difference = _i64(difference)
+    row = np.zeros(difference.shape[:-1], dtype=np.int64)
+    for a, extent in enumerate(extents):
+        row = row * (2 * extent + 1) + np.clip(difference[..., a], -extent, extent) + extent
+    return row
+
+
+def sinusoidal_row(position: int, start: int, increments, m: int, n: int, interleaved: bool, cosine_first: bool = False) -> np.ndarray:
+    """The components of a sinusoidal position from its increments, int32 values [2 · pairs] times m·2^−n; position + start < 2^31."""
+    parts = [sat32(rshift_round(v * np.int64(m), n)) for v in sincos_q15(rope_phase(position + start, increments))]
+    parts = parts if cosine_first else parts[::-1]
+    return np.stack(parts, axis=-1).ravel() if interleaved else np.concatenate(parts)
+
+
+def learned_rows(ids, start: int, offset: int, pad: int | None = None, modulo: int = 0) -> np.ndarray:
+    """Rows of a learned table for ids [n]: `offset` for the first token, offset − 1 for tokens that are `pad`, which do not count;
+    start: tokens counted before."""
+    counted = np.asarray(ids) != (-1 if pad is None else pad)
+    rank = start + np.cumsum(counted) - 1
+    return np.where(counted, offset + (rank % modulo if modulo else rank), offset - 1)
+
+
 def narrow16(x) -> tuple[np.ndarray, np.ndarray]:
     """Block floating point along the last axis: int32 [..., n] → (q [..., n] with |q| <= 32639, s [...]), x ≈ q·2^s."""
     x = _i64(x)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 EQUALITY_TESTS = ("test_engines.py", "test_fixed_c.py")
 SPECIFICATION_TESTS = ("test_fixedpoint.py", "test_golden.py")
 ALIBI_TESTS = ("test_compiler_constants.py", "test_positions_alibi.py")
-ROTATION_TESTS = ("test_positions_rows.py",)
+ROWS_TESTS = ("test_positions_rows.py",)
 C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample")
 
 
@@ -74,10 +74,15 @@ MUTATIONS = (
     Mutation("positions one late", _SRC + "exec.c", "(uint32_t)s->positions[s->length + t], y", "(uint32_t)s->positions[s->length + t] + 1, y"),
     Mutation("activations without interpolation", _SRC + "exec.c", "if (f) y += (", "if (0) y += ("),
     Mutation("group scales one off", _SRC + "kernels/generic.c", "dot32(w + c, x + c) * g[c / 32]", "dot32(w + c, x + c) * g[(c + 32) % cols / 32]"),
-    Mutation("vectors turn heads by a wrong sign", _SRC + "kernels/rotate_avx2.c", "_mm256_sub_epi16(_mm256_setzero_si256(), vs)", "vs", ROTATION_TESTS),
-    Mutation("vectors round down", _SRC + "kernels/rotate_avx2.c", "_mm256_set1_epi32(1 << 14)", "_mm256_set1_epi32((1 << 14) - 1)", ROTATION_TESTS),
-    Mutation("vectors take sums that wrap", _SRC + "kernels/rotate.h", "EP_ROTATE_SUM = 49152", "EP_ROTATE_SUM = 65535", ROTATION_TESTS),
-    Mutation("rotation saturates one early", _SRC + "rotate.c", "y > limit ? limit", "y >= limit ? limit - 1", ROTATION_TESTS),
+    Mutation("vectors turn heads by a wrong sign", _SRC + "kernels/rotate_avx2.c", "_mm256_sub_epi16(_mm256_setzero_si256(), vs)", "vs", ROWS_TESTS),
+    Mutation("vectors round down", _SRC + "kernels/rotate_avx2.c", "_mm256_set1_epi32(1 << 14)", "_mm256_set1_epi32((1 << 14) - 1)", ROWS_TESTS),
+    Mutation("vectors take sums that wrap", _SRC + "kernels/rotate.h", "EP_ROTATE_SUM = 49152", "EP_ROTATE_SUM = 65535", ROWS_TESTS),
+    Mutation("rotation saturates one early", _SRC + "rotate.c", "y > limit ? limit", "y >= limit ? limit - 1", ROWS_TESTS),
+    Mutation("relative rows of another extent", _SRC + "position_rows.c", "at * (2 * extent + 1)", "at * (2 * extents[0] + 1)", ROWS_TESTS),
+    Mutation("clipping one short", _SRC + "position_rows.c", "d > extent ? extent : d", "d > extent ? extent - 1 : d", ROWS_TESTS),
+    Mutation("padding is counted", _SRC + "position_rows.c", "rows[i] = how->offset - 1;", "rows[i] = how->offset - 1, position++;", ROWS_TESTS),
+    Mutation("sinusoids without their start", _SRC + "positions.c", "position + how->start)", "position)", ROWS_TESTS),
+    Mutation("sinusoids round down", _SRC + "positions.c", "ep_rshift_round((int64_t)second * how->m, how->shift)", "((int64_t)second * how->m >> (how->shift & 63))", ROWS_TESTS),
     # Attention.
     Mutation("GQA head map swapped", _SRC + "attention.c", "h / (heads / l->heads)", "h % l->heads"),
     Mutation("a query does not see itself", _SRC + "attention.c", "slot + 1", "(slot ? slot : 1)"),

@@ -2,13 +2,14 @@
 
 import subprocess
 
+import mpmath
 import numpy as np
 import pytest
 from boards import require
 from object_files import TARGETS, output, text_bytes
 
 from edgepos import fixedpoint
-from edgepos.positions import Alibi, AxialRope, MRope, PhasePlan, Rope, SlopePlan, T5Bias, TablePlan
+from edgepos.positions import Alibi, AxialRope, Learned, MRope, PhasePlan, RelativeBias, Rope, Sinusoidal, SinusoidalPlan, SlopePlan, T5Bias, TablePlan
 from edgepos.resources import c_runtime_dir
 from edgepos.runtime.native import ffi, lib
 from edgepos.targets import build, tools
@@ -16,6 +17,7 @@ from edgepos.targets import build, tools
 POSITION_SOURCES = ("positions.c", "rotate.c", "position_rows.c", "kernels/rotate_avx2.c", "kernels/rotate_neon.c")
 ARGUMENT, POSITION = 1, 10
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
+EMBEDDING_M, EMBEDDING_SHIFT = fixedpoint.mantissa_shift(mpmath.mpf(0.5) * 2**20 / 32767)  # scale 1/2, 20 fractional bits
 LARGEST = {np.int16: 32767, np.int8: 127}
 
 
@@ -194,6 +196,66 @@ def test_table_rows():
     assert out.tolist() == table[3].tolist()
 
 
+@pytest.mark.parametrize("spec", [RelativeBias((5,)), RelativeBias((3, 4), query_minus_key=True), RelativeBias((0, 2, 1), clip=False), RelativeBias((2**15, 2**13))])
+def test_relative_rows_equal_numpy(spec):
+    """Every difference up to two beyond the extents (one in many of the large table), and the ends of int32."""
+    extents = np.array(spec.extents, dtype=np.int32)
+    reach = [np.unique(np.linspace(-n - 2, n + 2, min(2 * n + 5, 400)).astype(np.int64)) for n in spec.extents]
+    at = np.stack([g.ravel() for g in np.meshgrid(*(np.concatenate([r, [-(2**31) + 1, 2**31 - 1]]) for r in reach))], axis=-1)
+    row = ffi.new("int32_t *")
+    sign = -1 if spec.query_minus_key else 1
+    beyond = (np.abs(at) > extents).any(axis=1)
+    rows = fixedpoint.relative_row(at, spec.extents)
+    for difference, outside, expected in zip((at * 1).astype(np.int32), beyond, rows):
+        row[0] = -7
+        status = lib.ep_relative_row(pointer(difference), pointer(extents), len(extents), int(spec.clip), row)
+        assert (status, row[0]) == ((POSITION, -7) if outside and not spec.clip else (0, expected))
+    inside = at if spec.clip else at[~beyond]
+    differences = sign * inside  # key - query, of which the spec takes the sign it was learned with
+    np.testing.assert_array_equal(spec.bucket(differences[:, 0] if len(extents) == 1 else differences), fixedpoint.relative_row(inside, spec.extents))
+
+
+@pytest.mark.parametrize("convention", ["interleaved", "concatenated"])
+@pytest.mark.parametrize("first", ["sin", "cos"])
+@pytest.mark.parametrize("m, shift", [(1, 0), (32767, 1), (EMBEDDING_M, EMBEDDING_SHIFT), (-(2**31), -40), (2**31 - 1, 64), (2**31 - 1, 15)])
+def test_sinusoidal_rows_equal_numpy(convention, first, m, shift):
+    spec = Sinusoidal(10, convention, start=2, first=first, scale=0.5)
+    increments = spec.increments()
+    how = ffi.new("ep_sinusoid *", [5, 2, int(convention == "interleaved"), int(first == "cos"), m, shift])
+    plan = SinusoidalPlan(spec, 2**31 - 2, 16, "phase")
+    for position in (0, 1, 511, 131071, 2**31 - 3):
+        out = np.full(10, -1, dtype=np.int32)
+        assert lib.ep_sinusoidal_row(position, pointer(increments), how, pointer(out)) == 0
+        np.testing.assert_array_equal(out, fixedpoint.sinusoidal_row(position, 2, increments, m, shift, convention == "interleaved", first == "cos"))
+        if (m, shift) == (1, 0):
+            np.testing.assert_array_equal(out, plan.table([position])[0])
+        if m == EMBEDDING_M:  # Fixed with 20 fractional bits
+            assert np.abs(out * 2.0**-20 - spec.table([position])[0]).max() <= plan.bound * plan.scale + 2.0**-20
+    for position in (-1, -(2**31), 2**31 - 2, 2**31 - 1):
+        assert lib.ep_sinusoidal_row(position, pointer(increments), how, pointer(out)) == POSITION
+
+
+@pytest.mark.parametrize("spec", [Learned(30), Learned.roberta(30), Learned.opt(30), Learned(30, 2, 7, 5), Learned(9, modulo=9)])
+def test_learned_rows_equal_numpy(spec):
+    rng = np.random.default_rng(6)
+    pad = -1 if spec.pad_id is None else spec.pad_id
+    how = ffi.new("ep_learned *", [spec.count, spec.offset, pad, spec.modulo or 0])
+    for n in (0, 1, 5, 20, 40):
+        for start in (0, 3, 20, 2**31 - 1):
+            ids = rng.integers(0, 9, size=n).astype(np.int32)
+            ids[: n // 3] = max(pad, 0)
+            rows = np.full(n, -7, dtype=np.int32)
+            status = lib.ep_learned_rows(how, pointer(ids), n, start, pointer(rows))
+            counted = n if spec.pad_id is None else int((ids != pad).sum())
+            if spec.modulo is None and counted and start + counted > spec.context:
+                assert status == POSITION and (rows == -7).all()
+                continue
+            np.testing.assert_array_equal(rows, fixedpoint.learned_rows(ids, start, spec.offset, spec.pad_id, spec.modulo or 0))
+            if n and start + n < 2**31:
+                np.testing.assert_array_equal(rows, spec.positions(ids, start) if counted or start < 20 else rows)
+            assert status == 0
+
+
 HOSTILE = r"""
 #include <limits.h>
 #include <stdio.h>
@@ -262,6 +324,55 @@ int main(void) {
         if (ep_t5_bucket(NULL, numbers[i], numbers[k], numbers[i], numbers[r]) < 0) bad = 1;
         if (ep_t5_bucket(steps, numbers[i] < 0 ? numbers[i] : 1, 0, numbers[k], numbers[r]) < 0) bad = 1;
       }
+  int32_t found = -7;
+  const int32_t huge[2] = {INT32_MAX, INT32_MAX}, wide[2] = {1 << 15, 1 << 14}, none[2] = {0, -1};
+  for (unsigned i = 0; i < 7; i++)
+    for (unsigned k = 0; k < 7; k++) {
+      const int32_t difference[2] = {numbers[i], numbers[k]};
+      EXPECT(EP_ERR_ARGUMENT, ep_relative_row(difference, huge, numbers[k] > 2 ? INT32_MAX : numbers[k], 1, &found));
+      EXPECT(EP_ERR_ARGUMENT, ep_relative_row(difference, none, 2, 1, &found));
+      EXPECT(EP_ERR_ARGUMENT, ep_relative_row(difference, wide, 2, 1, &found));
+    }
+  if (found != -7) bad = 1;
+  EXPECT(EP_OK, ep_relative_row(numbers, wide, 1, 1, &found));
+  if (found != 0) bad = 1;
+  EXPECT(EP_ERR_POSITION, ep_relative_row(numbers, wide, 1, 0, &found));
+  EXPECT(EP_ERR_ARGUMENT, ep_relative_row(NULL, wide, 1, 1, &found));
+  EXPECT(EP_ERR_ARGUMENT, ep_relative_row(numbers, NULL, 1, 1, &found));
+  EXPECT(EP_ERR_ARGUMENT, ep_relative_row(numbers, wide, 1, 1, NULL));
+  int32_t out[8];
+  for (unsigned i = 0; i < 7; i++)
+    for (unsigned k = 0; k < 7; k++) {
+      ep_sinusoid wave = {4, 0, (int32_t)(i & 1), (int32_t)(k & 1), numbers[i], numbers[k]};
+      EXPECT(EP_OK, ep_sinusoidal_row(INT32_MAX, turns, &wave, out));
+      wave.start = numbers[i];
+      EXPECT(numbers[i] < 0 ? EP_ERR_ARGUMENT : numbers[k] < 0 || numbers[k] > INT32_MAX - numbers[i] ? EP_ERR_POSITION : EP_OK,
+             ep_sinusoidal_row(numbers[k], turns, &wave, out));
+      wave.start = 0, wave.pairs = numbers[i];
+      if (numbers[i] > 4 || numbers[i] < 0) EXPECT(EP_ERR_ARGUMENT, ep_sinusoidal_row(0, NULL, &wave, out));
+      wave.pairs = 4, wave.layout = numbers[i];
+      EXPECT(numbers[i] == 0 || numbers[i] == 1 ? EP_OK : EP_ERR_ARGUMENT, ep_sinusoidal_row(0, turns, &wave, out));
+    }
+  EXPECT(EP_ERR_ARGUMENT, ep_sinusoidal_row(0, turns, NULL, out));
+  EXPECT(EP_ERR_ARGUMENT, ep_sinusoidal_row(0, turns, &(ep_sinusoid){4, 0, 0, 0, 1, 0}, NULL));
+  const int32_t ids[4] = {INT32_MIN, -1, 1, INT32_MAX};
+  for (unsigned i = 0; i < 7; i++)
+    for (unsigned k = 0; k < 7; k++)
+      for (unsigned r = 0; r < 7; r++) {
+        const ep_learned learned = {numbers[i], numbers[k], numbers[r], 0}, folded = {numbers[i], 1, 1, numbers[k]};
+        for (unsigned n = 0; n < 2; n++) {
+          for (unsigned e = 0; e < 4; e++) out[e] = -7;
+          ep_status st = ep_learned_rows(n ? &folded : &learned, ids, 4, numbers[r], out);
+          for (unsigned e = 0; e < 4; e++)
+            if (st == EP_OK ? out[e] < 0 || out[e] >= numbers[i] : out[e] != -7) bad = 1;
+        }
+      }
+  EXPECT(EP_ERR_ARGUMENT, ep_learned_rows(NULL, ids, 4, 0, out));
+  EXPECT(EP_ERR_ARGUMENT, ep_learned_rows(&(ep_learned){9, 1, 1, 0}, NULL, 4, 0, out));
+  EXPECT(EP_ERR_ARGUMENT, ep_learned_rows(&(ep_learned){9, 1, 1, 0}, ids, 4, 0, NULL));
+  EXPECT(EP_ERR_ARGUMENT, ep_learned_rows(&(ep_learned){9, 1, 1, 0}, ids, -1, 0, out));
+  EXPECT(EP_OK, ep_learned_rows(&(ep_learned){9, 0, -1, 0}, NULL, 4, 5, out));
+  EXPECT(EP_ERR_POSITION, ep_learned_rows(&(ep_learned){9, 0, -1, 0}, NULL, 4, 6, out));
   const void *row;
   EXPECT(EP_ERR_ARGUMENT, ep_table_row(NULL, 1, 1, 0, &row));
   EXPECT(EP_ERR_ARGUMENT, ep_table_row(y, 1, 1, 0, NULL));

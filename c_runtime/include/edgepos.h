@@ -281,6 +281,39 @@ ep_status ep_alibi_row(int32_t *scores, const int32_t *key_positions, int32_t n,
  * Any arguments give a number in 0 ... 2^31 - 1; NULL counts as no thresholds, negative sizes as 0. */
 int32_t ep_t5_bucket(const uint32_t *thresholds, int32_t n, int32_t exact, int32_t side, int32_t key_minus_query);
 
+#define EP_MAX_AXES 8
+/* Row of a table over clipped differences (Shaw, windows of 2-D vision): *row = row * (2 * extent + 1) + clamped difference + extent,
+ * coordinate by coordinate. difference: of two positions, key - query or query - key as the table was learned. clip = 0: EP_ERR_POSITION
+ * for a difference beyond its extent. EP_ERR_ARGUMENT unless 1 <= axes <= EP_MAX_AXES, extents >= 0, and the table has at most 2^31 - 1
+ * rows. *row changes only with EP_OK. */
+ep_status ep_relative_row(const int32_t *difference, const int32_t *extents, int32_t axes, int clip, int32_t *row);
+
+/* How a sinusoidal position is laid out. */
+typedef struct ep_sinusoid {
+  int32_t pairs;        /* frequencies: half of the components */
+  int32_t start;        /* added to every position, >= 0 */
+  int32_t layout;       /* EP_ROPE_INTERLEAVED: sin in 2i, cos in 2i + 1; EP_ROPE_HALF: all sines, then all cosines */
+  int32_t cosine_first; /* 1: cos in the place of sin */
+  int32_t m, shift;     /* out = value in +-32767 * m * 2^-shift, rounded half up, clamped to int32: the encoding's scale / 32767, times 2^f
+                           for f fractional bits; 1 and 0 give the values themselves */
+} ep_sinusoid;
+
+/* The components [2 * pairs] that a sinusoidal position adds, from the increments of its frequencies. EP_ERR_POSITION for a negative
+ * position or one that passes 2^31 - 1 with start; nothing is written then, nor for bad arguments. */
+ep_status ep_sinusoidal_row(int32_t position, const uint64_t *increments, const ep_sinusoid *how, int32_t *out);
+
+/* Which row of a learned table a token adds. */
+typedef struct ep_learned {
+  int32_t count;  /* rows of the table */
+  int32_t offset; /* row of the first position */
+  int32_t pad_id; /* tokens with this id are not counted and get row offset - 1 (offset >= 1 then); -1: every token counts */
+  int32_t modulo; /* positions are taken modulo this number; 0: they are not */
+} ep_learned;
+
+/* Rows [n] of n tokens, of which `start` counted ones came before. pad_id -1: ids may be NULL. EP_ERR_POSITION where the table has no
+ * row for one, EP_ERR_ARGUMENT for sizes that contradict each other; nothing is written then. */
+ep_status ep_learned_rows(const ep_learned *how, const int32_t *ids, int32_t n, int32_t start, int32_t *rows);
+
 /* *found gets the address of a row of a table [rows][row_bytes]. EP_ERR_POSITION when the table has no such row. */
 ep_status ep_table_row(const void *table, int32_t rows, size_t row_bytes, int32_t row, const void **found);
 /* The row of an int8 table [rows][width] as int16, which is what the rotations take. */

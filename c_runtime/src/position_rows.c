@@ -29,6 +29,42 @@ int32_t ep_t5_bucket(const uint32_t *thresholds, int32_t n, int32_t exact, int32
   return ep_sat32(bucket + (after ? side : 0));
 }
 
+ep_status ep_relative_row(const int32_t *difference, const int32_t *extents, int32_t axes, int clip, int32_t *row) {
+  if (!difference || !extents || !row || axes < 1 || axes > EP_MAX_AXES) return EP_ERR_ARGUMENT;
+  int64_t rows = 1, at = 0;
+  for (int32_t a = 0; a < axes; a++) {
+    int64_t extent = extents[a];
+    if (extent < 0 || (rows *= 2 * extent + 1) > INT32_MAX) return EP_ERR_ARGUMENT;
+  }
+  for (int32_t a = 0; a < axes; a++) {
+    int64_t extent = extents[a], d = difference[a];
+    if (!clip && (d > extent || d < -extent)) return EP_ERR_POSITION;
+    d = d > extent ? extent : d < -extent ? -extent : d;
+    at = at * (2 * extent + 1) + d + extent;
+  }
+  *row = (int32_t)at;
+  return EP_OK;
+}
+
+ep_status ep_learned_rows(const ep_learned *how, const int32_t *ids, int32_t n, int32_t start, int32_t *rows) {
+  if (!how || n < 0 || start < 0 || (n > 0 && !rows) || how->pad_id < -1 || (n > 0 && how->pad_id >= 0 && !ids)) return EP_ERR_ARGUMENT;
+  int64_t places = (int64_t)how->count - how->offset;
+  if (how->offset < (how->pad_id >= 0) || places < 1 || how->modulo < 0 || how->modulo > places) return EP_ERR_ARGUMENT;
+  int64_t end = start;
+  for (int32_t i = 0; i < n; i++) end += how->pad_id < 0 || ids[i] != how->pad_id;
+  if (how->modulo == 0 && end > start && end > places) return EP_ERR_POSITION;
+  int64_t position = start;
+  for (int32_t i = 0; i < n; i++) {
+    if (how->pad_id >= 0 && ids[i] == how->pad_id) {
+      rows[i] = how->offset - 1;
+    } else {
+      rows[i] = (int32_t)(how->offset + (how->modulo ? position % how->modulo : position));
+      position++;
+    }
+  }
+  return EP_OK;
+}
+
 ep_status ep_table_row(const void *table, int32_t rows, size_t row_bytes, int32_t row, const void **found) {
   if (!table || !found) return EP_ERR_ARGUMENT;
   if (row < 0 || row >= rows) return EP_ERR_POSITION;

@@ -57,3 +57,19 @@ ep_status ep_rope_row_axes(const int32_t *positions, int32_t n_axes, const uint8
     put(ep_rope_phase((uint32_t)positions[axis[j]], increments[j]), cosine + j, sine + j);
   return EP_OK;
 }
+
+ep_status ep_sinusoidal_row(int32_t position, const uint64_t *increments, const ep_sinusoid *how, int32_t *out) {
+  if (!how || how->pairs < 0 || how->pairs > INT32_MAX / 2 || how->start < 0 || (how->pairs > 0 && (!increments || !out)) ||
+      (how->layout != EP_ROPE_HALF && how->layout != EP_ROPE_INTERLEAVED))
+    return EP_ERR_ARGUMENT;
+  if (position < 0 || position > INT32_MAX - how->start) return EP_ERR_POSITION;
+  size_t pairs = (size_t)how->pairs, step = how->layout == EP_ROPE_HALF ? 1 : 2, apart = how->layout == EP_ROPE_HALF ? pairs : 1;
+  for (size_t j = 0; j < pairs; j++) {
+    int32_t c, s;
+    ep_sincos_q15(ep_rope_phase((uint32_t)(position + how->start), increments[j]), &c, &s);
+    int32_t first = how->cosine_first ? c : s, second = how->cosine_first ? s : c;
+    out[j * step] = ep_sat32(ep_rshift_round((int64_t)first * how->m, how->shift));
+    out[j * step + apart] = ep_sat32(ep_rshift_round((int64_t)second * how->m, how->shift));
+  }
+  return EP_OK;
+}

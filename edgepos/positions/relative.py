@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import ContextError, FormatError
-from ..fixedpoint import t5_bucket
+from ..fixedpoint import relative_row, t5_bucket
 from .spec import Spec, check_count, check_flag
 
 MAX_BUCKETS = 512
@@ -156,10 +156,7 @@ class RelativeBias(Spec):
         extents = np.array(self.extents, dtype=np.int64)
         if not self.clip and (np.abs(relative) > extents).any():
             raise ContextError(f"a difference passes the extents {list(self.extents)} of the learned table")
-        row = np.zeros(relative.shape[:-1], dtype=np.int64)
-        for a, extent in enumerate(self.extents):
-            row = row * (2 * extent + 1) + np.clip(relative[..., a], -extent, extent) + extent
-        return row
+        return relative_row(relative, self.extents)
 
     def index(self, query_positions, key_positions) -> np.ndarray:
         """Row of each query and key, int64 [q, k]; positions [n] for one coordinate, else [n, axes]."""
