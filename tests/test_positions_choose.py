@@ -230,6 +230,8 @@ def test_budgets_hold_for_every_encoding():
         (Rope(8), {"bits": True}, "bits is True"),
         (Rope(8), {"context": 16, "max_bytes": 1.5}, "max_bytes"),
         (Hybrid(Learned(40), (Rope(8),)), {"context": 40}, "give it as weights"),
+        (Hybrid(Learned(40), (Rope(8),)), {"context": 40, "weights": ROWS}, "weights is a ndarray"),
+        (Hybrid(Learned(40), (Rope(8),)), {"context": 40, "max_error": {"rope_9": 0.5}}, "max_error names the part 'rope_9'"),
         (Hybrid(Learned(40), (Rope(8),)), {"context": 40, "weights": {"rope_9": ROWS}}, "'rope_9'; the parts are learned, rope"),
         (Hybrid(NoPosition(), (Rope(8), Alibi(4))), {"context": 40, "max_bytes": 50}, "no plans of all parts fit in 50 bytes; the smallest have"),
     ],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..errors import FormatError, UnsupportedError
 from .alibi_plan import SlopePlan
 from .base import Plan
-from .hybrid import Hybrid, parts_of
+from .hybrid import Hybrid, of_parts, parts_of
 from .methods import EXAMINED_BYTES, method_rows, plans_of
 from .none import EmptyPlan, NoPosition
 from .rope import Rotation
@@ -103,7 +103,7 @@ def plan(
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 0, MAX_BYTES)
     if parts_of(spec) is not None:
-        return _hybrid(spec, bits, method, context, max_error, max_bytes, weights or {})
+        return _hybrid(spec, bits, method, context, max_error, max_bytes, weights)
     if max_error is not None:
         check_positive("max_error", max_error)
     if isinstance(spec, NoPosition):
@@ -147,14 +147,11 @@ def _chosen(spec: Spec, bits: int, method: str, context, max_error: float | None
     return chosen.explain(f"{chosen.describe()}: {counted}, of {len(allowed)} examined")
 
 
-def _hybrid(spec, bits: int, method: str, context, max_error, max_bytes: int | None, weights: dict) -> HybridPlan:
+def _hybrid(spec, bits: int, method: str, context, max_error, max_bytes: int | None, weights) -> HybridPlan:
     """The choice of each part; where they are too large together, each with the fewest bytes that its error allows."""
     parts = parts_of(spec)
-    errors = max_error if isinstance(max_error, dict) else dict.fromkeys(parts, max_error)
-    for given, what in ((errors, "max_error"), (weights, "weights")):
-        unknown = [name for name in given if name not in parts]
-        if unknown:
-            raise FormatError(f"{what} names the part {unknown[0]!r}; the parts are {', '.join(parts) or 'none'}")
+    errors = of_parts("max_error", max_error if isinstance(max_error, dict) else dict.fromkeys(parts, max_error), parts)
+    weights = of_parts("weights", weights, parts)
 
     def choose(least: bool) -> HybridPlan:
         found = {}

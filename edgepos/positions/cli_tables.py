@@ -38,6 +38,7 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to writ
 Context = Annotated[int, typer.Option(help="Positions: 0 … context − 1.")]
 Bits = Annotated[str, typer.Option(help="8, 16, or both as 16,8.")]
 Format = Annotated[str, typer.Option("--format", help=f"Any of {','.join(FORMATS)}.")]
+PerTensor = Annotated[bool, typer.Option("--per-tensor", help="One factor for the table instead of one per row or head.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a folder of tables.")]
 Weights = Annotated[str, typer.Option(help="The learned table: FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME.")]
 Where = Annotated[str, typer.Argument(help="A folder of tables, a model folder, a GGUF file, a .json file, or a spec as JSON.", metavar="SOURCE")]
@@ -111,12 +112,13 @@ def t5(
     causal: Annotated[bool, typer.Option("--causal", help="All buckets for keys before the query (decoder).")] = False,
     weights: Annotated[Optional[str], typer.Option(help=f"{BIAS_TABLE} [buckets, heads] {LAYERS}")] = None,
     bits: Bits = "16,8",
+    per_tensor: PerTensor = False,
     formats: Format = "c,npz",
     force: Force = False,
 ) -> None:
     """T5's bucket rule, and with --weights its bias in integers."""
     table = None if weights is None else read_table(weights)
-    _write(Source(T5Bias(num_buckets, max_distance, not causal, _layers(table)), table), output, 1, bits, formats, force)
+    _write(Source(T5Bias(num_buckets, max_distance, not causal, _layers(table)), table), output, 1, bits, formats, force, per_tensor)
 
 
 @app.command()
@@ -127,13 +129,14 @@ def relative(
     clip: Annotated[bool, typer.Option("--clip/--no-clip", help="Larger differences count as the largest, or are refused.")] = True,
     query_minus_key: Annotated[bool, typer.Option("--query-minus-key", help="The sign of a difference (Swin).")] = False,
     bits: Bits = "16,8",
+    per_tensor: PerTensor = False,
     formats: Format = "c,npz",
     force: Force = False,
 ) -> None:
     """A learned bias over clipped differences, in integers."""
     table = read_table(weights)
     reach = tuple(_whole(part, "--extents") for part in extents.split(","))
-    _write(Source(RelativeBias(reach, clip, query_minus_key, _layers(table)), table), output, 1, bits, formats, force)
+    _write(Source(RelativeBias(reach, clip, query_minus_key, _layers(table)), table), output, 1, bits, formats, force, per_tensor)
 
 
 def _layers(table) -> int | None:
@@ -150,6 +153,7 @@ def learned(
     modulo: Annotated[Optional[int], typer.Option(help="Take positions modulo this number.")] = None,
     length: Annotated[Optional[int], typer.Option(help="Interpolate to so many positions.")] = None,
     bits: Bits = "16,8",
+    per_tensor: PerTensor = False,
     formats: Format = "c,npz",
     force: Force = False,
 ) -> None:
@@ -158,7 +162,7 @@ def learned(
     spec = Learned(len(table), offset, pad_id, modulo)
     if length is not None:
         table, spec = interpolate(table, spec, length)
-    _write(Source(spec, table), output, min(spec.context, spec.count), bits, formats, force)
+    _write(Source(spec, table), output, min(spec.context, spec.count), bits, formats, force, per_tensor)
 
 
 @app.command()
@@ -187,13 +191,14 @@ def spec(
     weights: Annotated[Optional[str], typer.Option(help="The learned table, where the spec has one.")] = None,
     context: Context = DEFAULT_CONTEXT,
     bits: Bits = "16,8",
+    per_tensor: PerTensor = False,
     formats: Format = "c,npz",
     force: Force = False,
 ) -> None:
     """Any encoding of positions.from_json: mrope, axial_rope, relative, sinusoidal_2d, hybrid …"""
     found = read_source(source)
     table = found.weights if weights is None else read_table(weights)
-    _write(Source(found.spec, table), output, context, bits, formats, force)
+    _write(Source(found.spec, table), output, context, bits, formats, force, per_tensor)
 
 
 @positions_app.command()
@@ -285,7 +290,7 @@ def _bits(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found)
 
 
-def _write(source: Source, output: Path, context: int, bits: str, formats: str, force: bool) -> None:
+def _write(source: Source, output: Path, context: int, bits: str, formats: str, force: bool, per_tensor: bool = False) -> None:
     """Emit into a temporary folder beside `output` and rename it, so that nothing half-written is left."""
     if output.exists() and not (output.is_dir() and (not any(output.iterdir()) or (force and (output / INDEX).is_file()))):
         how = "choose another folder" if not (output / INDEX).is_file() else "--force replaces it"
@@ -297,7 +302,7 @@ def _write(source: Source, output: Path, context: int, bits: str, formats: str, 
     except OSError as error:
         raise FormatError(f"{output}: {error.strerror}") from None
     try:
-        results = emit(source.spec, work / "new", context, _bits(bits), source.weights, tuple(formats.split(",")))
+        results = emit(source.spec, work / "new", context, _bits(bits), source.weights, tuple(formats.split(",")), per_tensor)
         if not results:
             raise UnsupportedError(f"this encoding has no tables in the format {formats}; npz has them unless nothing is rotated, added or biased")
         if output.exists():

@@ -18,14 +18,14 @@ from ..errors import FormatError, UnsupportedError
 from . import emit_absolute, emit_alibi, emit_bias, emit_rope
 from .alibi import Alibi
 from .compare import compare
-from .hybrid import parts_of
+from .hybrid import of_parts, parts_of
 from .learned import Learned
 from .none import NoPosition
 from .plan import RotationPlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rotation
 from .sinusoidal import Sinusoidal, Sinusoidal2D
-from .spec import Spec, check_context
+from .spec import Spec, check_context, check_flag
 from .table_file import FORMATS, TableFile, json_text
 
 INDEX = "tables.json"
@@ -40,13 +40,14 @@ def emit(
     bits: tuple[int, ...] = (16, 8),
     weights=None,
     formats: tuple[str, ...] = ("c", "npz"),
+    per_tensor: bool = False,
 ) -> list[dict]:
     """Write the tables of `spec` for `context` positions into `directory` (made if missing).
 
     Rotary: rope_int16, rope_int8 (`bits`), rope_phase; ALiBi: alibi_slopes, alibi_int16, alibi_int8; sinusoidal: sinusoidal_int16,
     sinusoidal_int8 (2-D: those of one coordinate); T5: t5_bucket, with weights also t5_bias (int32), t5_int16, t5_int8; relative_bias,
     relative_int16, relative_int8 and learned_int16, learned_int8 need weights: the model's table [rows, heads] ([layers, rows, heads] for a
-    spec with a table per layer) or [rows, dim]. formats: "c" (.h and .c), "npz", "bin" (with a .json),
+    spec with a table per layer) or [rows, dim]. per_tensor: one factor for a learned table instead of one per row or head. formats: "c" (.h and .c), "npz", "bin" (with a .json),
     "onnx" (every table but t5_bucket, rope_phase and alibi_slopes); tables.json comes with each, and learned tables always bring
     their .npz, which holds the learned values. A Hybrid or a dict of specs (from_config gives one for models whose layers differ)
     puts each part into a sub-folder, see `parts_of`; weights is then a dict with the parts' names. The same input gives the same
@@ -62,14 +63,15 @@ def emit(
     if parts is None:
         folders = {"": (spec, weights)}
     else:
-        folders = {name: (part, (weights or {}).get(name)) for name, part in parts.items()}
-    derived = {name: (part, *_tables(part, context, bits, given, formats)) for name, (part, given) in folders.items()}
+        given = of_parts("weights", weights, parts)
+        folders = {name: (part, given.get(name)) for name, part in parts.items()}
+    derived = {name: (part, *_tables(part, context, bits, given, formats, per_tensor)) for name, (part, given) in folders.items()}
     for name, (part, results, tables) in derived.items():
         if tables:
             (directory / name).mkdir(parents=True, exist_ok=True)
             for table in tables:
                 table.write(directory / name)
-            (directory / name / INDEX).write_text(_index(part, context, bits, formats, results), encoding="utf-8")
+            (directory / name / INDEX).write_text(_index(part, context, bits, formats, per_tensor, results), encoding="utf-8")
     written = {name: results for name, (_, results, tables) in derived.items() if tables}
     if parts is None:
         return written.get("", [])
@@ -91,13 +93,13 @@ def check(directory: str | Path) -> list[dict]:
         return _check_parts(directory, index)
     try:
         spec, context, bits = from_json(index["spec"]), index["context"], tuple(index["bits"])
-        formats = _check_formats(index["formats"])
+        formats, per_tensor = _check_formats(index["formats"]), check_flag("per_tensor", index.get("per_tensor", False))
     except (KeyError, TypeError) as error:
         raise FormatError(f"{INDEX}: {error!r}; allowed is what edgepos wrote") from None
-    results, tables = _tables(spec, check_context(context), bits, stored_weights(directory), formats)
+    results, tables = _tables(spec, check_context(context), bits, stored_weights(directory), formats, per_tensor)
     for table in tables:
         compare(table, partial(_read, directory))
-    if (directory / INDEX).read_text(encoding="utf-8") != _index(spec, context, bits, formats, results):
+    if (directory / INDEX).read_text(encoding="utf-8") != _index(spec, context, bits, formats, per_tensor, results):
         raise FormatError(f"{INDEX} states other bounds or files than the proof gives; emit the tables again")
     return results
 
@@ -156,21 +158,23 @@ def _parts_index(parts: dict[str, Spec]) -> str:
     return json_text({"version": INDEX_VERSION, "parts": {name: part.to_json() for name, part in parts.items()}})
 
 
-def _index(spec: Spec, context: int, bits: tuple[int, ...], formats: tuple[str, ...], results: list[dict]) -> str:
+def _index(
+    spec: Spec, context: int, bits: tuple[int, ...], formats: tuple[str, ...], per_tensor: bool, results: list[dict]
+) -> str:
     """The text of tables.json: what is proven, nothing that a libm could change."""
     results = [{key: value for key, value in r.items() if key != "measured_max"} for r in results]
     head = {"version": INDEX_VERSION, "spec": spec.to_json(), "context": context, "bits": list(bits), "formats": list(formats)}
-    return json_text(head | {"tables": results})
+    return json_text(head | ({"per_tensor": True} if per_tensor else {}) | {"tables": results})
 
 
 def _tables(
-    spec: Spec, context: int, bits: tuple[int, ...], weights, formats: tuple[str, ...]
+    spec: Spec, context: int, bits: tuple[int, ...], weights, formats: tuple[str, ...], per_tensor: bool
 ) -> tuple[list[dict], list[TableFile]]:
     """The result and the files of every table of a spec."""
     from .emit_onnx import graph_of
 
     results, tables = [], []
-    for result, table, plan in _rows(spec, context, bits, weights):
+    for result, table, plan in _rows(spec, context, bits, weights, per_tensor):
         table = replace(table, formats=formats, graph=graph_of(plan) if "onnx" in formats else None)
         if table.contents:  # not every table has an ONNX form
             results.append(result | {"files": list(table.contents)})
@@ -178,7 +182,7 @@ def _tables(
     return results, tables
 
 
-def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tuple[dict, TableFile, object]]:
+def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights, per_tensor: bool) -> list[tuple[dict, TableFile, object]]:
     """The result, the table and the maker of the ONNX form (None: there is none) of everything a spec emits."""
     if isinstance(spec, NoPosition):
         rows = []
@@ -193,14 +197,14 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights) -> list[tupl
     elif isinstance(spec, T5Bias) and weights is None:
         rows = [_bucket_row(spec)]
     elif isinstance(spec, (T5Bias, RelativeBias)) and weights is not None:
-        pairs = emit_bias.bias_tables(spec, weights, _table_bits(bits))
+        pairs = emit_bias.bias_tables(spec, weights, _table_bits(bits), per_tensor)
         rows = [_bucket_row(spec)] if isinstance(spec, T5Bias) else []
         rows += [
             (_result(spec.encoding, p, "log2", emit_bias.bias_error(p, weights)) | {"bound_weight": p.bound_weight}, t, p)
             for p, t in pairs
         ]
     elif isinstance(spec, Learned) and weights is not None:
-        pairs = emit_absolute.learned_tables(spec, weights, bits)
+        pairs = emit_absolute.learned_tables(spec, weights, bits, per_tensor)
         rows = [(_result("learned", p, "value", p.bound), t, p) for p, t in pairs]
     elif isinstance(spec, (RelativeBias, Learned)):
         raise UnsupportedError(f"{spec.encoding} tables need the model's learned table; give it as weights")

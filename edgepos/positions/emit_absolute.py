@@ -53,9 +53,9 @@ def _use(whole: Sinusoidal2D | None, rows: str, dim: str) -> list[str]:
     ]
 
 
-def learned_tables(spec: Learned, weights, bits: tuple[int, ...]) -> list[tuple[LearnedPlan, TableFile]]:
-    """The plans and files of a learned table [count, dim]."""
-    plans = [LearnedPlan(spec, weights, b) for b in bits]
+def learned_tables(spec: Learned, weights, bits: tuple[int, ...], per_tensor: bool = False) -> list[tuple[LearnedPlan, TableFile]]:
+    """The plans and files of a learned table [count, dim], with a factor per row or for the tensor."""
+    plans = [LearnedPlan(spec, weights, b, "tensor" if per_tensor else "row") for b in bits]
     return [(plan, _learned_file(plan, weights)) for plan in plans]
 
 
@@ -64,23 +64,24 @@ def _learned_file(plan: LearnedPlan, weights) -> TableFile:
     upper = f"EDGEPOS_{stem.upper()}"
     padding = "" if spec.pad_id is None else f"; token {spec.pad_id} is padding and takes row {spec.offset - 1}"
     modulo = "" if spec.modulo is None else f", positions modulo {spec.modulo}"
+    at = "r" if plan.per == "row" else "0"
     about = (
-        f"Learned positions as int{plan.bits} with a factor per row. Written by EdgePos.",
+        f"Learned positions as int{plan.bits} with a factor per {plan.per}. Written by EdgePos.",
         f"{spec.count} rows, the first position is row {spec.offset}{modulo}{padding}.",
-        f"value = rows[r][i] * factors[r][0] * 2^-factors[r][1]. Error at most {upper}_BOUND, found over every entry.",
+        f"value = rows[r][i] * factors[{at}][0] * 2^-factors[{at}][1]. Error at most {upper}_BOUND, found over every entry.",
         f"Use: edgepos_{stem}_rows[{upper}_OFFSET + position][i], i < {upper}_DIM.",
     )
-    macros = {"ROWS": spec.count, "OFFSET": spec.offset, "DIM": plan.table.shape[1], "FACTOR_WORDS": 2, "BOUND": plan.bound}
+    sizes = {"ROWS": spec.count, "OFFSET": spec.offset, "DIM": plan.table.shape[1], "FACTORS": len(plan.factors), "FACTOR_WORDS": 2}
     return TableFile(
         stem,
         about,
-        macros,
+        sizes | {"BOUND": plan.bound},
         {"rows": plan.table, "factors": plan.factors},
-        {"rows": ("ROWS", "DIM"), "factors": ("ROWS", "FACTOR_WORDS")},
+        {"rows": ("ROWS", "DIM"), "factors": ("FACTORS", "FACTOR_WORDS")},
         {
             "kind": "learned",
             **plan.certificate(),
-            "arrays": {"rows": "[row][component]", "factors": "[row] m, h", "source": "[row][component]"},
+            "arrays": {"rows": "[row][component]", "factors": f"[{plan.per}] m, h", "source": "[row][component]"},
         },
         learned=np.asarray(weights, dtype=np.float64),
     )

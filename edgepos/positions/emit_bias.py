@@ -45,9 +45,12 @@ def t5_bucket_file(spec: T5Bias) -> TableFile:
     )
 
 
-def bias_tables(spec: T5Bias | RelativeBias, weights, bits: tuple[int, ...]) -> list[tuple[LearnedBiasPlan, TableFile]]:
-    """The plans and files of a learned table [rows, heads], or [layers, rows, heads]: int32, then those of `bits`."""
-    plans = [LearnedBiasPlan(spec, weights, b) for b in (32, *bits)]
+def bias_tables(
+    spec: T5Bias | RelativeBias, weights, bits: tuple[int, ...], per_tensor: bool = False
+) -> list[tuple[LearnedBiasPlan, TableFile]]:
+    """The plans and files of a learned table [rows, heads], or [layers, rows, heads]: int32, then those of `bits`, with a factor per head or
+    for the tensor."""
+    plans = [LearnedBiasPlan(spec, weights, b, "tensor" if per_tensor else "head") for b in (32, *bits)]
     return [(plan, _bias_file(plan, weights)) for plan in plans]
 
 
@@ -88,8 +91,8 @@ def _bias_file(plan: LearnedBiasPlan, weights) -> TableFile:
         name, of = ("", "") if layer is None else (f"_layer{layer}", f", layer {layer}")
         arrays[f"rows{name}"], shapes[f"rows{name}"], indices[f"rows{name}"] = table, ("ROWS", "HEADS"), f"[row][head]{of}"
         if factors is not None:
-            arrays[f"factors{name}"], shapes[f"factors{name}"] = factors, ("HEADS", "FACTOR_WORDS")
-            indices[f"factors{name}"] = f"[head] m, h{of}"
+            arrays[f"factors{name}"], shapes[f"factors{name}"] = factors, ("FACTORS", "FACTOR_WORDS")
+            indices[f"factors{name}"] = f"[{plan.per}] m, h{of}"
     rows, factors = (f"edgepos_{stem}_{what}{'' if spec.layers is None else '_layer0'}" for what in ("rows", "factors"))
     about = [f"Learned attention bias as int{plan.bits} for integer scores in log2 units with 16 fractional bits. Written by EdgePos.", _where(spec)]
     if spec.layers is not None:
@@ -100,10 +103,11 @@ def _bias_file(plan: LearnedBiasPlan, weights) -> TableFile:
         about.append("rows = value * log2(e) * 2^16.")
         use = f"Use: score += {rows}[row][head];"
     else:
-        macros["FACTOR_WORDS"] = 2
-        about.append("rows * m * 2^-h = value * log2(e), with m = factors[head][0], h = factors[head][1].")
+        macros |= {"FACTORS": plan.factors.shape[-2], "FACTOR_WORDS": 2}
+        at = "head" if plan.per == "head" else "0"
+        about.append(f"rows * m * 2^-h = value * log2(e), with m = factors[{at}][0], h = factors[{at}][1].")
         function = f"edgepos_{stem}_bias"
-        use = f"Use: score += {function}({rows}[row][head], {factors}[head]);"
+        use = f"Use: score += {function}({rows}[row][head], {factors}[{at}]);"
         declaration = f"int32_t {function}(int32_t entry, const int32_t factor[2])"
         functions = (CFunction("An entry in log2 units with 16 fractional bits.", declaration, _FACTOR_BODY),)
     about.append(f"Error at most {upper}_BOUND in log2 units, {upper}_BOUND_WEIGHT relative in a weight, proven.")

@@ -70,6 +70,17 @@ def parts_of(spec: Spec | dict[str, Spec]) -> dict[str, Spec] | None:
     return result
 
 
+def of_parts(what: str, values, parts: dict[str, Spec]) -> dict:
+    """Values given as {part: value}, None for none. Raises FormatError for another form or a part that there is not."""
+    values = {} if values is None else values
+    if not isinstance(values, dict):
+        raise FormatError(f"{what} is a {type(values).__name__}; allowed is an object with one entry per part: {', '.join(parts) or 'none'}")
+    for name in values:
+        if name not in parts:
+            raise FormatError(f"{what} names the part {name!r}; the parts are {', '.join(parts) or 'none'}")
+    return values
+
+
 def _checked(name: str, value, allowed: tuple[type, ...]) -> Spec:
     """A spec given as such or as JSON, of one of the allowed classes."""
     from . import from_json

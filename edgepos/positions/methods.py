@@ -10,7 +10,7 @@ from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
 from .base import Plan
 from .bias_plan import LearnedBiasPlan
-from .hybrid import parts_of
+from .hybrid import of_parts, parts_of
 from .interpolated import ENTRIES, ORDERS, InterpolatedPlan
 from .learned import Learned, LearnedPlan
 from .none import EmptyPlan, NoPosition
@@ -87,7 +87,7 @@ def method_rows(spec: Spec | dict[str, Spec], context: int, weights=None) -> lis
     """
     check_context(context)
     parts = parts_of(spec)
-    given = {"": weights} if parts is None else weights or {}
+    given = {"": weights} if parts is None else of_parts("weights", weights, parts)
     rows = []
     for name, part in ({"": spec} if parts is None else parts).items():
         if not isinstance(part, NoPosition):
