@@ -216,6 +216,24 @@ def test_multimodal_vision(family):
         np.testing.assert_allclose(ours, theirs[:, :8].numpy(), atol=2e-6)
 
 
+@pytest.mark.parametrize("family, inner", [("qwen2_vl", "qwen2_vl"), ("qwen2_vl", None), ("qwen2_5_vl", "qwen2_5_vl"), ("qwen3_vl", "qwen3_vl")])
+def test_older_multimodal_files(family, inner):
+    """The text's keys at the top level; the vision part named after the family, or not at all."""
+    vision = {"hidden_size": 1536 if family == "qwen2_vl" else 1280, "embed_dim": 1280, "num_heads": 16} | ({"model_type": inner} if inner else {})
+    text = {"hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1e6, "head_dim": 128}
+    sections = [24, 20, 20] if family == "qwen3_vl" else [16, 24, 24]
+    specs = from_config({"model_type": family, **text, "rope_scaling": {"type": "mrope", "mrope_section": sections}, "vision_config": vision})
+    assert specs["text"] == MRope(Rope(128, theta=1e6), sections, family == "qwen3_vl")
+    assert specs["vision"] == AxialRope(80, (Rope(40), Rope(40)))
+
+
+def test_other_pairs():
+    vision = {"hidden_size": 64, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    for family, text, seen in (("mistral3", Rope(64), AxialRope), ("paligemma", Rope(256), Learned), ("llava_next", Rope(64), Learned)):
+        specs = from_config({"model_type": family, "text_config": SIZES, "vision_config": vision})
+        assert specs["text"] == text and isinstance(specs["vision"], seen)
+
+
 def test_pixtral():
     config = config_of("pixtral", hidden_size=128, num_attention_heads=4)
     spec = from_config({"model_type": "pixtral", "hidden_size": 128, "num_attention_heads": 4})
@@ -367,7 +385,7 @@ def small(family: str, **extra):
 
 
 LEARNED = [
-    *((name, {}) for name in ("bert", "albert", "electra", "mobilebert", "bert-generation", "gpt_neo", "gpt_bigcode")),
+    *((name, {}) for name in ("bert", "albert", "electra", "mobilebert", "bert-generation", "gpt2", "gpt_neo", "gpt_bigcode")),
     *((name, {}) for name in ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "mpnet")),
     ("longformer", {"attention_window": 8}),
     ("openai-gpt", {"n_positions": 24, "n_embd": 32, "n_layer": 1, "n_head": 2, "max_position_embeddings": 24}),
@@ -481,7 +499,7 @@ def test_llama4_reads_its_text_part():
 REFUSED = [
     ({"model_type": "deberta-v2"}, UnsupportedError, "deberta-v2.*whisper"),
     ({"model_type": ["llama"]}, UnsupportedError, "model_type"),
-    ({"model_type": "edgepos_decoder"}, FormatError, "spec is None"),
+    ({"model_type": "edgepos_decoder"}, FormatError, "position_encoding is None"),
     ({"model_type": "edgepos_decoder", "position_encoding": {"encoding": "spiral"}}, UnsupportedError, "spiral"),
     ({"model_type": "gptj", "n_embd": 100, "n_head": 16}, FormatError, "n_embd"),
     ({"model_type": "gptj", "n_embd": 64, "n_head": 4, "rotary_dim": None}, FormatError, "rotary_dim"),

@@ -34,7 +34,10 @@ def _own(config: dict) -> Spec:
     """EdgePos's own folders name their spec."""
     from . import from_json
 
-    return from_json(config.get("position_encoding"))
+    value = config.get("position_encoding")
+    if not isinstance(value, dict):
+        raise FormatError(f"position_encoding is {value!r}; allowed is the JSON of a spec")
+    return from_json(value)
 
 
 def _two_towers(config: dict, text: str | None, vision: str | None) -> Spec | dict[str, Spec]:
@@ -42,13 +45,16 @@ def _two_towers(config: dict, text: str | None, vision: str | None) -> Spec | di
 
     A text model that was saved without its vision part, or with its keys at the top level, is read as text alone.
     """
-    parts = {"text": from_config({"model_type": text} | inner(config, "text_config"))} if config.get("text_config") is not None else {}
-    if not parts and text is not None:
-        parts = {"text": from_config({k: v for k, v in config.items() if k != "vision_config"} | {"model_type": text})}
-    if config.get("vision_config") is not None:
-        parts["vision"] = from_config({"model_type": vision} | inner(config, "vision_config"))
+    family, parts = config["model_type"], {}
+    for part, key, assumed in (("text", "text_config", text), ("vision", "vision_config", vision)):
+        if config.get(key) is not None:
+            own = inner(config, key)
+            stated = own.get("model_type")
+            parts[part] = from_config(own | {"model_type": assumed if stated in (None, family) else stated})  # older files name the family itself
+        elif part == "text" and text is not None:
+            parts[part] = from_config({k: v for k, v in config.items() if k != "vision_config"} | {"model_type": text})
     if not parts:
-        raise FormatError(f"text_config and vision_config are missing from the config of a {config['model_type']}")
+        raise FormatError(f"text_config and vision_config are missing from the config of a {family}")
     if list(parts) == ["text"]:
         return parts["text"]
     named = {}
@@ -64,6 +70,9 @@ _TWO_TOWERS = {
     "siglip": ("siglip_text_model", "siglip_vision_model"),
     "vision-text-dual-encoder": (None, None),
     "llava": ("llama", "clip_vision_model"),
+    "llava_next": ("llama", "clip_vision_model"),
+    "mistral3": ("mistral", "pixtral"),
+    "paligemma": ("gemma", "siglip_vision_model"),
     "qwen2_vl": ("qwen2_vl_text", "qwen2_vl_vision"),
     "qwen2_5_vl": ("qwen2_5_vl_text", "qwen2_5_vl_vision"),
     "qwen3_vl": ("qwen3_vl_text", "qwen3_vl_vision"),
