@@ -57,6 +57,8 @@ def read_hf_template(folder: Path) -> tuple[ChatTemplate | None, list[Path]]:
 def _default(origin: str, value: Any) -> str:
     """The template itself, or of a list of named ones the default."""
     if isinstance(value, str):
+        if any(0xD800 <= ord(c) < 0xE000 for c in value):
+            raise FormatError(f"{origin} holds half a surrogate pair; no UTF-8 can hold it")
         return value
     rows = value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("template"), str) for row in rows):
@@ -64,7 +66,7 @@ def _default(origin: str, value: Any) -> str:
     found = [row["template"] for row in rows if row["name"] == DEFAULT]
     if len(found) != 1:
         raise UnsupportedError(f"{origin} names {', '.join(shorten(row['name']) for row in rows) or 'none'}; one called '{DEFAULT}' is needed")
-    return found[0]
+    return _default(origin, found[0])
 
 
 def gguf_template(origin: str, keys: Mapping[str, Any]) -> ChatTemplate | None:

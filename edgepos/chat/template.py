@@ -20,6 +20,10 @@ def checked_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
         role, content = (message.get(key) for key in ("role", "content")) if isinstance(message, Mapping) else (None, None)
         if role not in ROLES or not isinstance(content, str):
             raise EdgePosError(f"message {i + 1} is {str(message)[:80]}; a role ({', '.join(ROLES)}) and a content (str) are needed")
+        try:
+            content.encode("utf-8", "surrogateescape")  # undecodable bytes of an input are bytes again
+        except UnicodeEncodeError as error:
+            raise EdgePosError(f"message {i + 1}, character {error.start}: a lone surrogate; no UTF-8 can hold it") from None
         result.append({"role": role, "content": content})
     if not result:
         raise EdgePosError("no messages; give at least one")
