@@ -138,7 +138,7 @@ def as_function(reader, x) -> Function | object:
     constant = 0.0 if x.const is None else float(np.ravel(x.const)[0])
     if single and (x.coefs == factor).all() and (x.const is None or (x.const == constant).all()):
         return Function(x.codes[0], factor * GRID + constant)
-    x = reader.writer.made(reader.writer.value(x), x.shape)
+    x = reader.writer.remade(x)
     return Function(x.codes[0], GRID.copy())
 
 

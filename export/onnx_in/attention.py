@@ -11,13 +11,13 @@ from . import masks
 from .activations import identify_softcap, slope_of
 from .rotation import rope_spec, unrotate
 from .sources import Heads
-from .values import GRID, Form, Function, Scores, Source
+from .values import GRID, Form, Function, Scores, Source, concatenated, pure
 
 
 def product(reader, node: ir.Node, a, b) -> Form | Scores:
     """A product of two tensors that both depend on the ids: q·k, or probabilities · v."""
     s = reader.length
-    a, b = (reader.writer.made(reader.writer.value(x), x.shape) if isinstance(x, Function) else x for x in (a, b))
+    a, b = (reader.writer.remade(x) if isinstance(x, Function) else x for x in (a, b))
     if min(len(a.shape), len(b.shape)) < 2 or not isinstance(b, Form):
         raise reader.unknown(node, [a, b])
     try:
@@ -27,13 +27,18 @@ def product(reader, node: ir.Node, a, b) -> Form | Scores:
     if isinstance(a, Scores):
         if not a.probabilities or lead != a.lead or b.shape[-2] != s:
             raise reader.unknown(node, [a, b])
-        v = _heads(b, lead)
-        source = reader.sources.new(Heads(a, v, node), v.shape[0] * v.shape[2])
-        by_head = reader.sources.form(source, (s, v.shape[0], v.shape[2])).codes[0].swapaxes(0, 1)
-        return Form(by_head.reshape(1, *lead, s, v.shape[2]), np.ones((1, *lead, s, v.shape[2])))
+        return attended(reader, node, a, _heads(b, lead))
     if a.shape[-2] != s or b.shape[-1] != s or a.shape[-1] != b.shape[-2]:
         raise reader.unknown(node, [a, b])
     return Scores(_heads(a, lead), _heads(b.moved(lambda x: x.swapaxes(-1, -2)), lead), tuple(lead), GRID.copy())
+
+
+def attended(reader, node: ir.Node, scores: Scores, v: Form) -> Form:
+    """What heads of v [heads, S, n] become, [*lead, S, n]."""
+    s, (heads, _, n) = reader.length, v.shape
+    source = reader.sources.new(Heads(scores, v, node), heads * n)
+    by_head = reader.sources.form(source, (s, heads, n)).codes[0].swapaxes(0, 1)
+    return pure(by_head.reshape(*scores.lead, s, n))
 
 
 def _heads(x: Form, lead: tuple[int, ...]) -> Form:
@@ -94,13 +99,7 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
 
 
 def _stacked(forms: list[Form]) -> Form:
-    if len(forms) == 1:
-        return forms[0]
-    terms = max(len(f.codes) for f in forms)
-    pad = lambda a, fill: np.concatenate([a, np.full((terms - len(a), *a.shape[1:]), fill, a.dtype)])  # noqa: E731
-    consts = [np.zeros(f.shape) if f.const is None else f.const for f in forms]
-    codes = np.concatenate([pad(f.codes, -1) for f in forms], axis=1)
-    return Form(codes, np.concatenate([pad(f.coefs, 0) for f in forms], axis=1), np.concatenate(consts) if any(f.const is not None for f in forms) else None)
+    return forms[0] if len(forms) == 1 else concatenated(forms, -3)
 
 
 def _scale(writer, samples: np.ndarray) -> tuple[float, float]:

@@ -102,7 +102,9 @@ def _probes(writer, parts: Parts) -> list[int]:
     if longest == writer.length:
         return [writer.length]
     wanted = {writer.length, *(n for n in FIRST_PROBES if n <= longest)}
-    for value in {s.value for _, steps in parts for s in steps}:
+    every = {s for _, steps in parts for s in steps}
+    wanted.update(min(s.value + 2, LONGEST_PROBE, longest) for s in every if s.kind == "window")
+    for value in {s.value for s in every if s.kind in ("add", "where")}:
         if writer.constants.is_given(value):
             continue
         for number in _integers(value, writer):
@@ -135,6 +137,10 @@ def evaluate(writer, parts: Parts, length: int) -> tuple[np.ndarray, np.ndarray]
     for heads, steps in parts:
         bias, hidden = np.zeros((1, length, length)), np.zeros((1, length, length), bool)
         for step in steps:
+            if step.kind in ("causal", "window"):
+                away = np.arange(length)[:, None] - np.arange(length)[None, :]
+                hidden = hidden | (away < 0 if step.kind == "causal" else away >= step.value)
+                continue
             array = np.asarray(writer.constants.at(step.value, length))
             lead = len(step.lead)
             array = array.reshape((1,) * (lead + 2 - array.ndim) + array.shape)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .sources import Made, TokenIds
-from .values import NOTHING, Form, Function, Mean, Scores, Statistic, constant_form
+from .values import Form, Function, Mean, Scores, Statistic, concatenated, constant_form
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
@@ -73,22 +73,11 @@ def _concat(reader, node: ir.Node, arguments: list):
         return kept[0]  # an empty cache in front
     functions = [a for a in kept if isinstance(a, Function)]
     if functions:
-        kept = [reader.writer.made(reader.writer.value(a), a.shape) if isinstance(a, Function) else a for a in kept]
+        kept = [reader.writer.remade(a) if isinstance(a, Function) else a for a in kept]
     if not all(isinstance(a, (np.ndarray, Form)) for a in kept):
         raise reader.unknown(node, arguments)
     forms = [constant_form(a) if isinstance(a, np.ndarray) else a for a in kept]
-    terms = max(len(f.codes) for f in forms)
-    axis = axis if axis < 0 else axis - len(forms[0].shape)
-
-    def padded(array: np.ndarray, fill: int) -> np.ndarray:
-        return np.concatenate([array, np.full((terms - len(array), *array.shape[1:]), fill, array.dtype)])
-
-    codes = np.concatenate([padded(f.codes, NOTHING) for f in forms], axis=axis)
-    coefs = np.concatenate([padded(f.coefs, 0) for f in forms], axis=axis)
-    const = None
-    if any(f.const is not None for f in forms):
-        const = np.concatenate([np.zeros(f.shape) if f.const is None else f.const for f in forms], axis=axis)
-    return Form(codes, coefs, const)
+    return concatenated(forms, axis if axis < 0 else axis - len(forms[0].shape))
 
 
 def _shape(reader, node: ir.Node, arguments: list):

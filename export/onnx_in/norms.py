@@ -28,7 +28,7 @@ def _reduce(reader, node: ir.Node, arguments: list):
     op = node.op_type
     if last and isinstance(x, Form):
         # One factor on all components changes a mean in proportion; only tensors as they are keep it simple.
-        x = x if x.is_pure else reader.writer.made(reader.writer.value(x), x.shape)
+        x = x if x.is_pure else reader.writer.remade(x)
         codes = x.codes[0].reshape(-1, x.shape[-1])
         rows = np.arange(len(codes)).reshape(x.shape[:-1] + ((1,) if keep else ()))
         n = x.shape[-1]
@@ -124,7 +124,7 @@ def norm_of(reader, node: ir.Node, x, gamma, beta, *, center: bool):
     if not isinstance(x, (Form, Function)) or not isinstance(gamma, np.ndarray) or not (beta is None or isinstance(beta, np.ndarray)):
         raise reader.unknown(node, [x, gamma, beta])
     if isinstance(x, Function) or not x.is_pure:
-        x = reader.writer.made(reader.writer.value(x), x.shape)
+        x = reader.writer.remade(x)
     axis, n = node.attributes.get_int("axis", -1), x.shape[-1]
     if axis not in (-1, len(x.shape) - 1) or gamma.size != n or (beta is not None and beta.size != n):
         raise reader.unknown(node, [x, gamma, beta])

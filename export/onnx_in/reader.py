@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from . import algebra, attention, contrib, linears, moves, norms
+from . import algebra, attention, compound, contrib, linears, moves, norms
 from .constants import Constants
 from .looks import refuse
 from .values import Form, Function, Mean, Scores, Statistic
 from .writer import Writer
 
-OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS
+OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS
 SUPPORTED = f"on values that depend on the token ids: {', '.join(sorted(OPERATORS))}"
 
 LOOKS = {Form: "a tensor", Function: "an activation function", Mean: "a mean", Statistic: "a norm's statistic", Scores: "attention scores"}
@@ -59,7 +59,7 @@ class Reader:
             if not self.constants.is_given(value):
                 raise refuse(self.writer.at, f"its input '{value.name}' is unknown", "inputs that earlier nodes make")
             self.values[value] = self.constants.given(value, self.length)
-        return self.values[value]
+        return self.writer.current(self.values[value])
 
     def look(self, arguments: list) -> str:
         """The arguments of a node in a message."""

@@ -123,6 +123,21 @@ def pure(codes: np.ndarray) -> Form:
     return Form(codes[None], np.ones((1, *codes.shape)))
 
 
+def concatenated(forms: list[Form], axis: int) -> Form:
+    """Tensors beside each other along an axis, counted from the end (negative)."""
+    terms = max(len(f.codes) for f in forms)
+
+    def padded(array: np.ndarray, fill: int) -> np.ndarray:
+        return np.concatenate([array, np.full((terms - len(array), *array.shape[1:]), fill, array.dtype)])
+
+    codes = np.concatenate([padded(f.codes, NOTHING) for f in forms], axis=axis)
+    coefs = np.concatenate([padded(f.coefs, 0) for f in forms], axis=axis)
+    const = None
+    if any(f.const is not None for f in forms):
+        const = np.concatenate([np.zeros(f.shape) if f.const is None else f.const for f in forms], axis=axis)
+    return Form(codes, coefs, const)
+
+
 def constant_form(array: np.ndarray) -> Form:
     """A constant beside components, in a concatenation."""
     return Form(np.full((1, *array.shape), NOTHING, np.int64), np.zeros((1, *array.shape)), np.asarray(array, np.float64))
@@ -167,7 +182,8 @@ class Statistic:
 
 @dataclass(frozen=True)
 class MaskStep:
-    """One thing done to scores: "add" the constant `value` times factor, or "where" the boolean `value` (inverted: not) keep, else hide.
+    """One thing done to scores: "add" the constant `value` times factor, "where" the boolean `value` (inverted: not) keep, else hide;
+    "causal" hides later keys, "window" all but the last `value`.
 
     lead: the axes of the scores' heads then.
     """

@@ -39,12 +39,14 @@ class Writer:
         self.at: ir.Node | None = None
         self.foreign: dict[ir.Value, ir.Value] = {}
         self.lengthy: dict[ir.Value, np.ndarray] = {}  # constants that differ by token, as they are at the length of reading
+        self.caches: list[tuple[np.ndarray, np.ndarray]] = []  # cos and sin [positions, pairs] of rotation operators
         self.layers = 0
         self.part = ""  # of a linear that is used in parts: q, k or v
         self.placed = False
         self.embedding: tuple[str, np.ndarray] | None = None  # name and table
         self.cache: dict[object, object] = {}
         self._names: set[str] = set()
+        self._remade: dict[Form | Function, Form] = {}
 
     @property
     def length(self) -> int:
@@ -94,6 +96,16 @@ class Writer:
     def made(self, value: ir.Value, shape: tuple[int, ...] | None = None) -> Form:
         """A value of the canonical graph as a tensor of the given shape, [1, S, width] by default."""
         return self.sources.form(self.sources.new(Made(value), int(value.shape[2])), shape)
+
+    def remade(self, tensor: Form | Function) -> Form:
+        """A tensor as components of its own; every later reader of `tensor` gets the same ones (see `current`)."""
+        if tensor not in self._remade:
+            self._remade[tensor] = self.made(self.value(tensor), tensor.shape)
+        return self._remade[tensor]
+
+    def current(self, tensor: object) -> object:
+        """What stands for a tensor by now."""
+        return self._remade.get(tensor, tensor) if isinstance(tensor, (Form, Function)) else tensor
 
     def value(self, tensor: Form | Function) -> ir.Value:
         """The canonical value [1, S, width] with the elements of a tensor in their order. Raises UnsupportedError naming the node being read."""
@@ -266,10 +278,15 @@ class Writer:
     # ---- folding constants into what waits
 
     def settle(self, tensor: Form) -> Form:
-        """A tensor with the per-component factors and constants on a waiting norm, and the bias on a waiting linear, taken into it."""
+        """A tensor with the per-component factors and constants on a waiting norm, and the bias on a waiting linear, taken into it.
+
+        A factor on the embeddings is written at once, so that all that reads them has it.
+        """
         if len(tensor.codes) != 1 or tensor.is_pure or (tensor.codes < 0).any():
             return tensor
         used = self.sources.used(tensor.codes)
+        if len(used) == 1 and isinstance(used[0].what, Made) and used[0].what.value.name == "embed" and tensor.const is None:
+            return self.remade(tensor)
         if len(used) != 1 or not isinstance(used[0].what, (Norm, Linear)) or tensor.codes.size != self.length * used[0].width:
             return tensor
         source, shape = used[0], (self.length, used[0].width)

@@ -1,0 +1,254 @@
+"""ONNX files that are damaged, hostile or ask for what is not there: one line naming the thing, nothing read from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import onnx
+import pytest
+from foreign_graphs import DIM, Graph, decoder, plain_attention, save, swiglu
+from onnx import TensorProto, helper
+
+import edgepos
+from edgepos.errors import EdgePosError, FormatError, UnsupportedError
+from edgepos.export import load
+from edgepos.export.onnx_in import constants
+
+
+def refused(model, tmp_path, error, words, **options):
+    path = save(model, tmp_path) if isinstance(model, onnx.ModelProto) else model
+    with pytest.raises(error, match=words) as info:
+        load(path, **options)
+    assert "\n" not in str(info.value)
+
+
+@pytest.fixture
+def external(tmp_path):
+    """A model whose weights are in weights.bin beside it, and a function that changes where one of them says it is."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = save(decoder(), folder, save_as_external_data=True, location="weights.bin", size_threshold=0)
+
+    def change(**fields):
+        model = onnx.load(path, load_external_data=False)
+        for entry in model.graph.initializer[0].external_data:
+            if entry.key in fields:
+                entry.value = str(fields[entry.key])
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return change
+
+
+def test_weights_beside_the_file_are_read_and_hashed(external):
+    canonical = load(external())
+    assert sorted(canonical.source_sha256) == ["m.onnx", "weights.bin"]
+
+
+@pytest.mark.parametrize("place", ["../secret.bin", "/etc/hostname", "a/../../secret.bin", "C:\\x", ""])
+def test_external_data_outside_the_folder_is_refused(external, tmp_path, place):
+    (tmp_path / "secret.bin").write_bytes(bytes(1 << 20))
+    refused(external(location=place), tmp_path, FormatError, r"tensor 'c\d+' is stored in .*; allowed: a file in the model's own folder")
+
+
+def test_external_data_behind_links_is_refused(external, tmp_path):
+    path = external(location="link.bin")
+    os.symlink(path.parent / "weights.bin", path.parent / "link.bin")
+    refused(path, tmp_path, FormatError, "is stored behind the symbolic link 'link.bin'")
+    os.symlink(tmp_path, path.parent / "out")
+    refused(external(location="out/weights.bin"), tmp_path, FormatError, "symbolic link|is missing")
+
+
+@pytest.mark.parametrize("fields", [{"offset": 1 << 40}, {"length": 1 << 40}, {"offset": -4}, {"length": 3}])
+def test_external_data_beyond_its_file_is_refused(external, tmp_path, fields):
+    refused(external(**fields), tmp_path, FormatError, r"needs \d+ bytes, its record says|not a valid ONNX file")
+
+
+def test_missing_external_data_is_named(external, tmp_path):
+    refused(external(location="gone.bin"), tmp_path, FormatError, "'gone.bin', which is missing")
+
+
+def _with_weight(**fields):
+    model = decoder()
+    for name, value in fields.items():
+        weight = model.graph.initializer[0]
+        if name == "dims":
+            del weight.dims[:]
+            weight.dims.extend(value)
+        else:
+            setattr(weight, name, value)
+    return model
+
+
+@pytest.mark.parametrize("dims", [[1 << 40, 1 << 20], [40, 25], [-1, 960], [0]])
+def test_a_weight_whose_shape_is_not_its_bytes_is_refused(dims, tmp_path):
+    refused(_with_weight(dims=dims), tmp_path, FormatError, r"tensor 'c0' (has shape|holds \d+ bytes)")
+
+
+def test_a_weight_of_text_is_refused(tmp_path):
+    model = _with_weight(data_type=TensorProto.STRING)
+    refused(model, tmp_path, UnsupportedError, "tensor 'c0' is STRING")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x08", b"not an onnx file", bytes(range(256))])
+def test_files_that_are_no_onnx_are_refused(data, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    refused(path, tmp_path, EdgePosError, r"m\.onnx: (not a valid ONNX file|opset None)")
+
+
+def test_truncated_files_are_refused(tmp_path):
+    data = decoder().SerializeToString()
+    path = tmp_path / "m.onnx"
+    for part in (1, 3, 10, 100):
+        path.write_bytes(data[: len(data) * part // 101])
+        with pytest.raises(EdgePosError):
+            load(path)
+
+
+@pytest.mark.parametrize("opset", [9, 16, 999])
+def test_opsets_out_of_range_are_refused(opset, tmp_path):
+    refused(decoder(opset=opset), tmp_path, UnsupportedError, rf"m\.onnx: opset {opset}; supported: 17 to \d+")
+
+
+@pytest.mark.parametrize("opset", [17, 18, 20, 23])
+def test_opsets_in_range_are_read(opset, tmp_path):
+    # Reductions got their axes as an input in opset 18.
+    def norm(g, x):
+        return g.op("LayerNormalization", x, g.random(DIM, mean=1.0), g.random(DIM))
+
+    def mask(g):
+        later = g.op("Greater", g.distance(), g.put(np.array(0, np.int64)))
+        return g.op("Where", later, g.number(-1e9), g.number(0.0))
+
+    assert load(save(decoder(attend=lambda g, x: plain_attention(g, x, None, mask), norm=norm, opset=opset), tmp_path)).context == 2048
+
+
+def test_a_cycle_is_refused(tmp_path):
+    model = decoder()
+    first = next(n for n in model.graph.node if n.op_type == "Pow")
+    first.input[0] = model.graph.node[-2].output[0]
+    refused(model, tmp_path, FormatError, r"\(Pow\) reads 'n\d+_0', which no earlier node makes|not a valid ONNX file")
+
+
+def test_a_missing_weight_is_refused(tmp_path):
+    model = decoder()
+    del model.graph.initializer[0]
+    refused(model, tmp_path, FormatError, r"reads 'c0', which no earlier node makes \(a missing initializer or a cycle\)|not a valid ONNX file")
+
+
+@pytest.mark.parametrize("op", ["If", "Loop"])
+def test_control_flow_is_refused(op, tmp_path):
+    def mlp(g, x):
+        body = helper.make_graph([helper.make_node("Identity", ["outer"], ["inner"])], "b", [], [helper.make_tensor_value_info("inner", 1, None)])
+        condition = g.put(np.array(True))
+        attributes = {"then_branch": body, "else_branch": body} if op == "If" else {"body": body}
+        inputs = [condition] if op == "If" else [g.put(np.array(3, np.int64)), condition]
+        return g.op(op, *inputs, **attributes)
+
+    refused(decoder(mlp=mlp), tmp_path, UnsupportedError, rf"node 'n\d+_{op}' \({op}\): control flow; supported: graphs without")
+
+
+def test_foreign_domains_are_refused(tmp_path):
+    model = decoder(mlp=lambda g, x: g.op("Mystery", x, domain="com.example"), domains={"com.example": 1})
+    refused(model, tmp_path, UnsupportedError, r"\(Mystery\): operator of domain 'com.example'; supported: standard operators")
+
+
+def test_unknown_operators_of_known_domains_are_refused(tmp_path):
+    model = decoder(mlp=lambda g, x: g.op("MoE", x, domain="com.microsoft"), domains={"com.microsoft": 1})
+    refused(model, tmp_path, UnsupportedError, r"node 'n\d+_MoE' \(MoE\): an operator on a tensor \[1, 11, 24\]; supported: of com.microsoft: BiasGelu")
+
+
+@pytest.mark.parametrize("kind", ["Expand", "ConstantOfShape", "Range", "Tile"])
+def test_computed_constants_are_measured_before_they_are_made(kind, tmp_path):
+    def start(g, x):
+        big = 1 << 40
+        if kind == "Expand":
+            y = g.op("Expand", g.number(1.0), g.ints(1 << 20, 1 << 20))
+        elif kind == "ConstantOfShape":
+            y = g.op("ConstantOfShape", g.ints(big))
+        elif kind == "Tile":
+            y = g.op("Tile", g.put(np.ones(8, np.float32)), g.ints(big))
+        else:
+            y = g.op("Range", g.number(0.0), g.number(1e12), g.number(1.0))
+        return g.op("Add", x, g.op("ReduceSum", y))
+
+    refused(decoder(start=start), tmp_path, UnsupportedError, rf"\({kind}\): a result of \d+ elements; supported: at most {constants.MOST_ELEMENTS}")
+
+
+def test_what_mixes_tokens_outside_attention_is_named(tmp_path):
+    model = decoder(mlp=lambda g, x: g.op("Add", swiglu(g, x), g.op("ReduceMean", x, g.ints(1), keepdims=1)))
+    refused(model, tmp_path, UnsupportedError, r"node 'n\d+_ReduceMean' \(ReduceMean\): on a tensor \[1, 11, 24\]")
+
+
+def test_attention_to_later_tokens_is_named(tmp_path):
+    model = decoder(attend=lambda g, x: plain_attention(g, x, None, lambda g: g.number(0.0)))
+    refused(model, tmp_path, UnsupportedError, r"\(MatMul\): attention without a causal mask")
+
+
+def test_a_mask_that_depends_on_the_ids_is_named(tmp_path):
+    def mask(g):
+        padding = g.op("Equal", "input_ids", g.put(np.array(0, np.int64)))
+        return g.op("Where", padding, g.number(-1e9), g.causal())
+
+    refused(decoder(attend=lambda g, x: plain_attention(g, x, None, mask)), tmp_path, UnsupportedError, r"\((Equal|Where)\): ")
+
+
+def test_inputs_that_are_not_understood_are_named(tmp_path):
+    model = decoder()
+    model.graph.input.append(helper.make_tensor_value_info("pixel_values", TensorProto.FLOAT, [1, 3, 224, 224]))
+    refused(model, tmp_path, UnsupportedError, r"input 'pixel_values' \(FLOAT .*\) is not understood; supported: token ids")
+    del model.graph.input[0]
+    refused(model, tmp_path, EdgePosError, "no input of token ids|no earlier node makes|not a valid ONNX file")
+
+
+@pytest.mark.parametrize("context", [0, -1, 1 << 40, True])
+def test_contexts_out_of_range_are_refused(context, tmp_path):
+    refused(decoder(), tmp_path, UnsupportedError, "option context is .*; allowed: 1 to", context=context)
+
+
+def test_a_graph_for_one_length_has_that_context(tmp_path):
+    model = decoder()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[1].dim_value = 32
+    assert load(save(model, tmp_path)).context == 32
+    refused(model, tmp_path, UnsupportedError, "context is 64, but the graph was exported for 32 tokens", context=64)
+
+
+def test_a_difference_is_found_and_located(tmp_path, monkeypatch):
+    """A recognition that were wrong would be seen: here the norm's epsilon is changed on the way."""
+    from edgepos.export.onnx_in import norms
+
+    true = norms._norm
+
+    def wrong(reader, node, codes, center, epsilon, *weights):
+        return true(reader, node, codes, center, epsilon + 0.5, *weights)
+
+    monkeypatch.setattr(norms, "_norm", wrong)
+    refused(decoder(), tmp_path, UnsupportedError, r"with 1 tokens the logits .* differ by .*; the first difference is at node 'n\d+_")
+
+
+def test_a_file_without_tokenizer_becomes_a_bundle_of_ids(tmp_path):
+    path = save(decoder(), tmp_path)
+    with pytest.raises(UnsupportedError, match="without a tokenizer a text cannot become tokens; pass calibration= a list of token ids"):
+        edgepos.export_bundle(path, tmp_path / "m.edgepos")
+    ids = tmp_path / "ids.json"
+    ids.write_text(json.dumps(list(range(30))))
+    bundle = edgepos.export_bundle(path, tmp_path / "m.edgepos", calibration=ids)
+    assert bundle.session().eval_int([1, 2, 3]).shape == (3, 40)
+    ids.write_text("{}")
+    with pytest.raises(FormatError, match="not a JSON list of token ids"):
+        edgepos.export_bundle(path, tmp_path / "n.edgepos", calibration=ids)
+
+
+def test_a_tokenizer_is_given_beside_the_file(root, tmp_path):
+    g = Graph()
+    g.rng = np.random.default_rng(1)
+    path = save(decoder(), tmp_path)
+    folder = root / "examples/tiny/tiny-rope"
+    with pytest.raises(EdgePosError, match="token"):  # its ids pass the vocabulary of 40
+        load(path, tokenizer=folder)
+    with pytest.raises(FormatError, match="no such file or folder"):
+        load(path, tokenizer=tmp_path / "none")

@@ -1,0 +1,419 @@
+"""The same block in the spellings of different exporters: each must come out as one canonical operator.
+
+`load` compares every canonical graph with its source in ONNX Runtime, so a wrong recognition fails here by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from foreign_graphs import DIM, HEAD_DIM, HEADS, HIDDEN, TABLE, VOCAB, Graph, angles, decoder, inv_freq, plain_attention, save
+from onnx import TensorProto, helper
+
+from edgepos.compiler.match import match
+from edgepos.compiler.steps import Act, Attend, Linear, Norm
+from edgepos.export import load
+from edgepos.positions import Alibi, Learned, NoPosition, RelativeBias, Rope, Sinusoidal, T5Bias
+
+MS = {"com.microsoft": 1}
+
+
+def steps_of(model, tmp_path, **options):
+    canonical = load(save(model, tmp_path), **options)
+    return match(canonical.model), canonical
+
+
+# ---- rotations
+
+
+def rotate_half(g, x):
+    table = angles(g, inv_freq())
+    both = g.op("Concat", table, table, axis=-1)
+    half = [g.op("Slice", x, g.ints(a), g.ints(b), g.ints(3)) for a, b in ((0, HEAD_DIM // 2), (HEAD_DIM // 2, HEAD_DIM))]
+    swapped = g.op("Concat", g.op("Neg", half[1]), half[0], axis=-1)
+    return g.op("Add", g.op("Mul", x, g.op("Cos", both)), g.op("Mul", swapped, g.op("Sin", both)))
+
+
+def _pairs(g, x):
+    """Real and imaginary parts [1, heads, n, pairs] of neighbours."""
+    cut = g.op("Reshape", x, g.ints(1, HEADS, -1, HEAD_DIM // 2, 2))
+    return [g.op("Gather", cut, g.put(np.array(i, np.int64)), axis=4) for i in (0, 1)]
+
+
+def _complex(g, x):
+    a, b = _pairs(g, x)
+    table = angles(g, inv_freq())
+    c, s = g.op("Cos", table), g.op("Sin", table)
+    real = g.op("Sub", g.op("Mul", a, c), g.op("Mul", b, s))
+    imaginary = g.op("Add", g.op("Mul", a, s), g.op("Mul", b, c))
+    return real, imaginary
+
+
+def complex_product(g, x):
+    parts = [g.op("Unsqueeze", part, g.ints(4)) for part in _complex(g, x)]
+    return g.op("Reshape", g.op("Concat", *parts, axis=4), g.ints(1, HEADS, -1, HEAD_DIM))
+
+
+def stacked_pairs(g, x):
+    """Neighbours are turned and left as two halves: the same scores, another order of components."""
+    return g.op("Concat", *_complex(g, x), axis=-1)
+
+
+def cached_tables(g, x):
+    positions = np.arange(TABLE)[:, None] * inv_freq()[None]
+    rows = [g.op("Gather", g.put(np.tile(f(positions), 2).astype(np.float32)), g.positions()) for f in (np.cos, np.sin)]
+    a, b = (g.op("Slice", x, g.ints(i), g.ints(j), g.ints(-1)) for i, j in ((0, HEAD_DIM // 2), (HEAD_DIM // 2, 99)))
+    swapped = g.op("Concat", g.op("Neg", b), a, axis=-1)
+    return g.op("Add", g.op("Mul", x, rows[0]), g.op("Mul", swapped, rows[1]))
+
+
+def operator(g, x):
+    positions = np.arange(TABLE)[:, None] * inv_freq()[None]
+    tables = [g.put(f(positions).astype(np.float32)) for f in (np.cos, np.sin)]
+    return g.op("RotaryEmbedding", x, *tables, g.op("Unsqueeze", g.positions(), g.ints(0)))
+
+
+def operator_interleaved(g, x):
+    positions = np.arange(TABLE)[:, None] * inv_freq()[None]
+    tables = [g.put(f(positions).astype(np.float32)) for f in (np.cos, np.sin)]
+    return g.op("RotaryEmbedding", x, *tables, g.op("Unsqueeze", g.positions(), g.ints(0)), interleaved=1)
+
+
+def partial(g, x):
+    """The first four components of six, by theta 500 of frequencies divided by 2."""
+    table = angles(g, inv_freq(500.0, 2) / 2)
+    both = g.op("Concat", table, table, axis=-1)
+    turned, rest = (g.op("Slice", x, g.ints(a), g.ints(b), g.ints(3)) for a, b in ((0, 4), (4, HEAD_DIM)))
+    a, b = (g.op("Slice", turned, g.ints(i), g.ints(j), g.ints(3)) for i, j in ((0, 2), (2, 4)))
+    swapped = g.op("Concat", g.op("Neg", b), a, axis=-1)
+    y = g.op("Add", g.op("Mul", turned, g.op("Cos", both)), g.op("Mul", swapped, g.op("Sin", both)))
+    return g.op("Concat", y, rest, axis=3)
+
+
+HALF, NEIGHBOURS = Rope(HEAD_DIM), Rope(HEAD_DIM, layout="interleaved")
+ROTATIONS = {
+    rotate_half: HALF,
+    complex_product: NEIGHBOURS,
+    stacked_pairs: HALF,
+    cached_tables: HALF,
+    operator: HALF,
+    operator_interleaved: NEIGHBOURS,
+    partial: Rope(HEAD_DIM, rotary_dim=4, theta=500.0, scaling={"rope_type": "linear", "factor": 2.0}),
+}
+
+
+@pytest.mark.parametrize("turn", ROTATIONS, ids=lambda f: f.__name__)
+def test_rotations(turn, tmp_path):
+    opset = 23 if "operator" in turn.__name__ else 21
+    program, canonical = steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn), opset=opset), tmp_path)
+    assert program.positions() == ROTATIONS[turn]
+    assert canonical.context == (TABLE if turn in (cached_tables, operator, operator_interleaved) else 2048)
+
+
+def test_a_table_that_is_not_the_rule_everywhere_is_refused(tmp_path):
+    def turn(g, x):
+        y = cached_tables(g, x)
+        for weight in g.weights:
+            if list(weight.dims) == [TABLE, HEAD_DIM]:
+                table = np.frombuffer(weight.raw_data, np.float32).copy()
+                table[80 * HEAD_DIM : 81 * HEAD_DIM] = 0.5
+                weight.raw_data = table.tobytes()
+        return y
+
+    with pytest.raises(Exception, match=r"cosine at position 80, pair 0 is 0.5, where theta 10000 \(half\) gives"):
+        steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn)), tmp_path)
+
+
+# ---- masks and biases
+
+
+def alibi_added(g):
+    slopes = g.put(np.array([2.0 ** -(2 * h + 2) for h in range(HEADS)], np.float32).reshape(HEADS, 1, 1))
+    return g.op("Add", g.op("Mul", slopes, g.op("Cast", g.distance(), to=TensorProto.FLOAT)), g.causal())
+
+
+def alibi_by_key(g):
+    """BLOOM's way: slope · key position; a query's own position drops out of the softmax."""
+    slopes = g.put(np.array([2.0 ** -(2 * h + 2) for h in range(HEADS)], np.float32).reshape(HEADS, 1, 1))
+    keys = g.op("Cast", g.op("Unsqueeze", g.positions(), g.ints(0)), to=TensorProto.FLOAT)
+    return g.op("Add", g.op("Mul", slopes, keys), g.causal())
+
+
+def own_slopes(g):
+    slopes = g.put(np.array([0.3, 0.2, 0.05, 0.01], np.float32).reshape(HEADS, 1, 1))
+    return g.op("Add", g.op("Mul", slopes, g.op("Cast", g.distance(), to=TensorProto.FLOAT)), g.causal())
+
+
+def window(g):
+    d = g.distance()
+    hidden = g.op("Or", g.op("Greater", d, g.ints(0)), g.op("LessOrEqual", d, g.ints(-70)))
+    return g.op("Where", hidden, g.number(-1e9), g.number(0.0))
+
+
+def triangle(g):
+    keep = g.put(np.tril(np.ones((TABLE, TABLE), np.bool_)))
+    n = g.op("Unsqueeze", g.tokens(), g.ints(0))
+    cut = g.op("Slice", keep, g.ints(0, 0), g.op("Concat", n, n, axis=0), g.ints(0, 1))
+    return g.op("Where", cut, g.number(0.0), g.number(-np.inf))
+
+
+def _buckets(g, spec, rows):
+    distance = np.arange(400)
+    table = spec.bucket(-distance)
+    d = g.op("Clip", g.op("Neg", g.distance()), g.put(np.array(0, np.int64)), g.put(np.array(399, np.int64)))
+    values = g.op("Gather", g.random(rows, HEADS), g.op("Gather", g.put(table), d))
+    return g.op("Add", g.op("Transpose", values, perm=[2, 0, 1]), g.causal())
+
+
+def t5(g):
+    return _buckets(g, T5Bias(bidirectional=False), 32)
+
+
+def clipped(g):
+    return _buckets(g, RelativeBias((9,)), 19)
+
+
+MASKS = {
+    alibi_added: Alibi(HEADS),
+    alibi_by_key: Alibi(HEADS),
+    own_slopes: Alibi(HEADS, user_slopes=tuple(float(np.float32(s)) for s in (0.3, 0.2, 0.05, 0.01))),
+    Graph.causal: NoPosition(),
+    triangle: NoPosition(),
+    window: NoPosition(),
+    t5: T5Bias(bidirectional=False),
+    clipped: RelativeBias((9,)),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda f: f.__name__)
+def test_masks(mask, tmp_path):
+    program, canonical = steps_of(decoder(attend=lambda g, x: plain_attention(g, x, None, mask)), tmp_path)
+    assert program.positions() == MASKS[mask]
+    assert canonical.context == (TABLE if mask is triangle else 2048)
+    assert [s.window for s in program.layers()] == [70 if mask is window else 0]
+
+
+# ---- attention
+
+
+def grouped(g, x):
+    """Two KV heads, each repeated for two query heads; an empty cache is joined in front."""
+    g.inputs += [helper.make_tensor_value_info(f"past_key_values.0.{w}", TensorProto.FLOAT, [1, 2, "past", HEAD_DIM]) for w in ("key", "value")]
+    q = g.split(g.linear(x, DIM, DIM))
+    k, v = (g.split(g.linear(x, DIM, 2 * HEAD_DIM), 2) for _ in range(2))
+    k, v = (g.op("Concat", f"past_key_values.0.{w}", y, axis=2) for w, y in (("key", k), ("value", v)))
+
+    def repeat(y):
+        n = g.op("Unsqueeze", g.tokens(), g.ints(0))
+        shape = g.op("Concat", g.ints(1, 2, 2), n, g.ints(HEAD_DIM), axis=0)
+        return g.op("Reshape", g.op("Expand", g.op("Unsqueeze", y, g.ints(2)), shape), g.ints(1, HEADS, -1, HEAD_DIM))
+
+    return g.attention(q, repeat(k), repeat(v), g.causal())
+
+
+def fused(g, x):
+    """One matrix for q, k and v with a bias, both operands scaled, a guard against rows without keys."""
+    y = g.op("Add", g.linear(x, DIM, 3 * DIM), g.random(3 * DIM))
+    g.op("Split", y, g.ints(DIM, DIM, DIM), outputs=3, axis=-1)
+    q, k, v = (g.split(part) for part in g.outs())
+    root = g.number(HEAD_DIM**-0.25)
+    q, k = g.op("Mul", q, root), g.op("Mul", g.op("Transpose", k, perm=[0, 1, 3, 2]), root)
+    p = g.op("Softmax", g.op("Add", g.op("MatMul", q, k), g.causal()), axis=-1)
+    p = g.op("Where", g.op("IsNaN", p), g.number(0.0), p)
+    return g.join(g.op("MatMul", p, v))
+
+
+def by_head(g, x):
+    """Each head on its own, joined at the end."""
+    heads = []
+    for _ in range(HEADS):
+        q, k, v = (g.linear(x, DIM, HEAD_DIM) for _ in range(3))
+        scores = g.op("Mul", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1])), g.number(HEAD_DIM**-0.5))
+        heads.append(g.op("MatMul", g.op("Softmax", g.op("Add", scores, g.causal()), axis=-1), v))
+    return g.op("Concat", *heads, axis=-1)
+
+
+def capped(g, x):
+    q, k, v = (g.split(g.linear(x, DIM, DIM)) for _ in range(3))
+    scores = g.op("Mul", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), g.number(0.3))
+    scores = g.op("Mul", g.op("Tanh", g.op("Div", scores, g.number(2.5))), g.number(2.5))
+    return g.join(g.op("MatMul", g.op("Softmax", g.op("Add", scores, g.causal()), axis=-1), v))
+
+
+def head_norms(g, x):
+    q, k, v = (g.op("Reshape", g.linear(x, DIM, DIM), g.ints(1, -1, HEADS, HEAD_DIM)) for _ in range(3))
+    q, k = (g.rms_norm(y, HEAD_DIM) for y in (q, k))
+    q, k, v = (g.op("Transpose", y, perm=[0, 2, 1, 3]) for y in (q, k, v))
+    return g.attention(rotate_half(g, q), rotate_half(g, k), v, g.causal())
+
+
+def attention_operator(g, x):
+    q, k, v = g.linear(x, DIM, DIM), g.linear(x, DIM, 2 * HEAD_DIM), g.linear(x, DIM, 2 * HEAD_DIM)
+    return g.op("Attention", q, k, v, q_num_heads=HEADS, kv_num_heads=2, is_causal=1)
+
+
+def attention_operator_masked(g, x):
+    q, k, v = (g.split(g.linear(x, DIM, DIM)) for _ in range(3))
+    keep = g.op("LessOrEqual", g.distance(), g.put(np.array(0, np.int64)))
+    return g.join(g.op("Attention", q, k, v, keep, scale=0.2))
+
+
+def group_query(g, x):
+    """As onnxruntime-genai writes it: rotation and cache inside the operator, lengths from the mask."""
+    g.inputs += [helper.make_tensor_value_info("attention_mask", TensorProto.INT64, [1, "all"])]
+    g.inputs += [helper.make_tensor_value_info(f"past_key_values.0.{w}", TensorProto.FLOAT, [1, 2, "past", WIDE]) for w in ("key", "value")]
+    q, k, v = g.linear(x, DIM, 4 * WIDE), g.linear(x, DIM, 2 * WIDE), g.linear(x, DIM, 2 * WIDE)
+    length = g.op("Cast", g.op("ReduceSum", "attention_mask", g.ints(1), keepdims=1), to=TensorProto.INT32)
+    last = g.op("Sub", length, g.put(np.array([1], np.int32)))
+    total = g.op("Cast", g.op("Gather", g.op("Shape", "attention_mask"), g.put(np.array(1, np.int64))), to=TensorProto.INT32)
+    angles_ = np.arange(TABLE)[:, None] * inv_freq(1e4, WIDE // 2)[None]
+    tables = [g.put(f(angles_).astype(np.float32)) for f in (np.cos, np.sin)]
+    past = ["past_key_values.0.key", "past_key_values.0.value"]
+    y = g.op("GroupQueryAttention", q, k, v, *past, last, total, *tables, outputs=3, domain="com.microsoft", num_heads=4, kv_num_heads=2, do_rotary=1)
+    return g.linear(y, 4 * WIDE, DIM)
+
+
+WIDE = 16  # ONNX Runtime's operator wants whole vectors
+ATTENTIONS = {
+    grouped: (HEADS, 2, NoPosition()),
+    fused: (HEADS, HEADS, NoPosition()),
+    by_head: (HEADS, HEADS, NoPosition()),
+    capped: (HEADS, HEADS, NoPosition()),
+    head_norms: (HEADS, HEADS, HALF),
+    attention_operator: (HEADS, 2, NoPosition()),
+    attention_operator_masked: (HEADS, HEADS, NoPosition()),
+    group_query: (4, 2, Rope(WIDE)),
+}
+
+
+@pytest.mark.parametrize("attend", ATTENTIONS, ids=lambda f: f.__name__)
+def test_attention(attend, tmp_path):
+    opset = 23 if "operator" in attend.__name__ else 21
+    program, _ = steps_of(decoder(attend=attend, opset=opset, domains=MS), tmp_path)
+    (layer,) = program.layers()
+    assert (layer.heads, layer.kv_heads, program.positions()) == ATTENTIONS[attend]
+    assert layer.softcap == (2.5 if attend is capped else 0)
+
+
+# ---- norms, activations, positions that are added
+
+
+def layer_norm(g, x):
+    c = g.op("Sub", x, g.op("ReduceMean", x, g.ints(-1)))
+    deviation = g.op("Sqrt", g.op("Add", g.op("ReduceMean", g.op("Mul", c, c), g.ints(-1)), g.number(1e-6)))
+    return g.op("Add", g.op("Mul", g.op("Div", c, deviation), g.random(DIM, mean=1.0)), g.random(DIM))
+
+
+def layer_norm_operator(g, x):
+    return g.op("LayerNormalization", x, g.random(DIM, mean=1.0), g.random(DIM), epsilon=1e-6)
+
+
+def rms_plus_one(g, x):
+    """Gemma's: the weight is counted from 1, the square is a product, the root is divided by."""
+    root = g.op("Sqrt", g.op("Add", g.op("ReduceMean", g.op("Mul", x, x), g.ints(-1)), g.number(1e-6)))
+    return g.op("Mul", g.op("Div", x, root), g.op("Add", g.random(DIM), g.number(1.0)))
+
+
+def simplified(g, x):
+    return g.op("SimplifiedLayerNormalization", x, g.random(DIM, mean=1.0), axis=-1, epsilon=1e-6)
+
+
+@pytest.mark.parametrize("norm", [layer_norm, layer_norm_operator, rms_plus_one, simplified], ids=lambda f: f.__name__)
+def test_norms(norm, tmp_path):
+    program, _ = steps_of(decoder(norm=norm), tmp_path)
+    found = [s for s in program.steps if isinstance(s, Norm)]
+    assert [(s.center, np.float32(s.epsilon)) for s in found] == [(norm.__name__.startswith("layer"), np.float32(1e-6))] * 3
+
+
+def _mlp(function):
+    return lambda g, x: g.linear(function(g, g.op("Add", g.linear(x, DIM, HIDDEN), g.random(HIDDEN))), HIDDEN, DIM)
+
+
+def gelu_erf(g, x):
+    e = g.op("Erf", g.op("Div", x, g.number(np.sqrt(2))))
+    return g.op("Mul", g.op("Mul", x, g.op("Add", e, g.number(1.0))), g.number(0.5))
+
+
+def gelu_tanh(g, x):
+    cube = g.op("Mul", g.op("Pow", x, g.number(3.0)), g.number(0.044715))
+    t = g.op("Tanh", g.op("Mul", g.op("Add", x, cube), g.number(np.sqrt(2 / np.pi))))
+    return g.op("Mul", g.op("Mul", g.number(0.5), x), g.op("Add", g.number(1.0), t))
+
+
+def gelu_sigmoid(g, x):
+    """The tanh approximation by a sigmoid of twice the argument."""
+    inner = g.op("Add", x, g.op("Mul", g.op("Mul", g.op("Mul", x, x), x), g.number(0.044715)))
+    return g.op("Mul", x, g.op("Sigmoid", g.op("Mul", inner, g.number(2 * np.sqrt(2 / np.pi)))))
+
+
+def silu_by_exp(g, x):
+    return g.op("Div", x, g.op("Add", g.op("Exp", g.op("Neg", x)), g.number(1.0)))
+
+
+ACTIVATIONS = {
+    gelu_erf: "gelu",
+    gelu_tanh: "gelu_tanh",
+    gelu_sigmoid: "gelu_tanh",
+    silu_by_exp: "silu",
+    (lambda g, x: g.op("Relu", x)): "relu",
+    (lambda g, x: g.op("Gelu", x, approximate="tanh")): "gelu_tanh",
+    (lambda g, x: g.op("FastGelu", x, domain="com.microsoft")): "gelu_tanh",
+}
+
+
+@pytest.mark.parametrize("function", ACTIVATIONS, ids=lambda f: f.__name__)
+def test_activations(function, tmp_path):
+    program, _ = steps_of(decoder(mlp=_mlp(function), domains=MS), tmp_path)
+    assert [s.function for s in program.steps if isinstance(s, Act)] == [ACTIVATIONS[function]]
+
+
+def test_an_activation_of_no_known_kind_is_refused(tmp_path):
+    mlp = _mlp(lambda g, x: g.op("Mul", x, g.op("Sigmoid", g.op("Mul", x, g.number(1.702)))))
+    with pytest.raises(Exception, match=r"node 'n\d+_MatMul' \(MatMul\): a function of one number with f\(-1\) = -0.154"):
+        steps_of(decoder(mlp=mlp), tmp_path)
+
+
+def learned(g, x):
+    return g.op("Add", x, g.op("Gather", g.random(TABLE, DIM), g.positions()))
+
+
+def learned_from_two(g, x):
+    """Rows from 2 on, and a constant of all tokens beside them."""
+    rows = g.op("Gather", g.random(TABLE, DIM), g.op("Add", g.positions(), g.ints(2)))
+    return g.op("Add", g.op("Add", x, g.random(1, 1, DIM)), rows)
+
+
+def sinusoidal(g, x):
+    table = Sinusoidal(DIM).table(np.arange(TABLE)).astype(np.float32)
+    n = g.op("Unsqueeze", g.tokens(), g.ints(0))
+    return g.op("Add", x, g.op("Slice", g.put(table), g.ints(0), n, g.ints(0)))
+
+
+PLACES = {learned: (Learned(TABLE), TABLE), learned_from_two: (Learned(TABLE - 2), TABLE - 2), sinusoidal: (Sinusoidal(DIM), TABLE)}
+
+
+@pytest.mark.parametrize("start", PLACES, ids=lambda f: f.__name__)
+def test_positions_that_are_added(start, tmp_path):
+    program, canonical = steps_of(decoder(start=start), tmp_path)
+    assert (program.positions(), canonical.context) == PLACES[start]
+
+
+def test_scaled_embeddings_and_capped_logits(tmp_path):
+    g = Graph()
+    x = g.op("Mul", g.embed(), g.number(np.sqrt(DIM)))
+    x = g.op("Add", x, g.linear(plain_attention(g, g.rms_norm(x)), DIM, DIM))
+    y = g.op("Tanh", g.op("Mul", g.linear(g.rms_norm(x), DIM, VOCAB), g.number(1 / 7.5)))
+    g.op("Mul", y, g.number(7.5))
+    g.nodes[-1].output[0] = "logits"
+    output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, "tokens", VOCAB])
+    graph = helper.make_graph(g.nodes, "capped", g.inputs, [output], g.weights)
+    program, _ = steps_of(helper.make_model(graph, opset_imports=g.imports, ir_version=10), tmp_path)
+    assert program.steps[0].scale == pytest.approx(DIM**0.5, rel=1e-6)
+    assert isinstance(program.steps[-1], Linear) and program.steps[-1].softcap == 7.5
+    assert any(isinstance(s, Attend) for s in program.steps)
+
+
+def test_a_context_beyond_the_tables_is_refused(tmp_path):
+    with pytest.raises(Exception, match=f"m.onnx: context is 100, but a table in the graph has {TABLE} positions"):
+        steps_of(decoder(start=learned), tmp_path, context=100)
+    assert steps_of(decoder(start=learned), tmp_path, context=50)[1].context == 50
