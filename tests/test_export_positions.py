@@ -36,6 +36,8 @@ SPECS = {
     "t5": T5,
     "t5_per_layer": positions.T5Bias(8, 20, bidirectional=False, layers=SMALL.layers),
     "t5_two_buckets": positions.T5Bias(2, 7, bidirectional=False),
+    "hybrid_t5": positions.Hybrid(NOPE, (T5, NOPE)),
+    "hybrid_t5_own": positions.Hybrid(NOPE, (ROPE, positions.T5Bias(8, 20, bidirectional=False, layers=1))),
     "hybrid_layers": positions.Hybrid(NOPE, (NOPE, ROPE)),
     "hybrid_learned_rope": positions.Hybrid(positions.Learned(SMALL.context), (ROPE, ROPE)),
     "hybrid_repeated_rope": positions.Hybrid(positions.Learned(14, offset=2, modulo=12), (ROPE, ROPE)),

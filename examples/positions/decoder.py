@@ -139,12 +139,11 @@ class Stack(nn.Module):
         added = embedding_spec(spec)
         if isinstance(added, positions.Learned):
             self.embed_positions = nn.Embedding(added.count, size.dim)
-        biased = next((s for s in layer_specs(spec, size.layers) if isinstance(s, positions.T5Bias)), None)
-        if biased is not None and biased.layers is None:
-            self.relative_attention_bias = nn.Embedding(biased.num_buckets, size.heads)
-        elif biased is not None:
-            for layer in self.layers:
-                layer.relative_attention_bias = nn.Embedding(biased.num_buckets, size.heads)
+        for layer, kind in zip(self.layers, layer_specs(spec, size.layers)):
+            if isinstance(kind, positions.T5Bias) and kind.layers is not None:
+                layer.relative_attention_bias = nn.Embedding(kind.num_buckets, size.heads)
+            elif isinstance(kind, positions.T5Bias) and not hasattr(self, "relative_attention_bias"):
+                self.relative_attention_bias = nn.Embedding(kind.num_buckets, size.heads)
 
 
 class Decoder(nn.Module):
@@ -160,47 +159,47 @@ class Decoder(nn.Module):
         self._cached = None
 
     def tables(self, n: int):
-        """(rows to add [n, dim] or None, per layer (cos, sin) or None, bias [heads, n, n] per layer or None).
+        """(rows to add [n, dim] or None, per layer (cos, sin) or None, per layer a bias [heads, n, n] or None).
 
         Only fixed values are kept between calls; what is learned is gathered anew.
         """
         if self._cached is None or self._cached[0] != (self.spec, n):
             self._cached = (self.spec, n), self._fixed(n)
-        added, turns, bias, buckets = self._cached[1]
+        added, turns, biases, buckets = self._cached[1]
         if isinstance(embedding_spec(self.spec), positions.Learned):
             added = self.model.embed_positions(added)
-        if buckets is not None:
-            shared = getattr(self.model, "relative_attention_bias", None)
-            learned = [shared or layer.relative_attention_bias for layer in self.model.layers]
-            bias = [table(buckets).permute(2, 0, 1) for table in learned]
-        return added, turns, bias
+        biases, shared = list(biases), getattr(self.model, "relative_attention_bias", None)
+        for i, rows in enumerate(buckets):
+            if rows is not None:
+                biases[i] = (shared or self.model.layers[i].relative_attention_bias)(rows).permute(2, 0, 1)
+        return added, turns, biases
 
     def _fixed(self, n: int):
-        p, added, bias, buckets = torch.arange(n).numpy(), None, None, None
+        p, added = torch.arange(n).numpy(), None
         spec = embedding_spec(self.spec)
         if isinstance(spec, positions.Learned):
             added = torch.from_numpy(spec.rows(p))
         elif isinstance(spec, positions.Sinusoidal):
             added = torch.from_numpy(spec.table(p)).float()
-        turns = []
+        turns, biases, buckets = [], [], []
         for layer in layer_specs(self.spec, self.size.layers):
-            turn = None
+            turn = bias = rows = None
             if isinstance(layer, positions.Rope):
                 turn = tuple(torch.from_numpy(layer.attention_factor * t).float() for t in layer.cos_sin(p, self.size.context))
             elif isinstance(layer, positions.Alibi):
-                bias = [torch.from_numpy(layer.bias(p, p)).float()] * self.size.layers
+                bias = torch.from_numpy(layer.bias(p, p)).float()
             elif isinstance(layer, positions.T5Bias):
-                buckets = torch.from_numpy(layer.index(p, p))
-            turns.append(turn)
-        return added, turns, bias, buckets
+                rows = torch.from_numpy(layer.index(p, p))
+            turns.append(turn), biases.append(bias), buckets.append(rows)
+        return added, turns, biases, buckets
 
     def forward(self, ids):
-        added, turns, bias = self.tables(ids.shape[1])
+        added, turns, biases = self.tables(ids.shape[1])
         x = self.model.embed_tokens(ids)
         if added is not None:
             x = x + added
-        for i, (layer, turn) in enumerate(zip(self.model.layers, turns)):
-            x = layer(x, turn, None if bias is None else bias[i])
+        for layer, turn, bias in zip(self.model.layers, turns, biases):
+            x = layer(x, turn, bias)
         return self.model.norm(x) @ self.model.embed_tokens.weight.T
 
 
