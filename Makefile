@@ -19,6 +19,7 @@ TEST_GROUPS ?= \
   runtime:600:test_runtime_* \
   tokenizer:300:test_tokenizer* \
   real:420:test_real_* \
+  hostile:600:test_hostile* \
   other:1200:test_*
 
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check

@@ -181,6 +181,7 @@ def test_mpt_slopes_against_transformers(heads):
         (LLAMA | {"rope_scaling": 2.0}, FormatError, "rope_scaling"),
         (LLAMA | {"rope_scaling": {"type": "spiral"}}, UnsupportedError, "spiral"),
         (LLAMA | {"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}}, FormatError, "agree"),
+        (LLAMA | {"rope_scaling": {"rope_type": ["linear"], "factor": 2.0}}, FormatError, "rope_type is .*the name of a scaling"),
         (LLAMA | {"rope_scaling": {"type": "linear", "factor": 2.0, "odd": 1}}, FormatError, "odd"),
         (LLAMA | {"rope_scaling": {"type": "linear"}}, FormatError, "factor"),
         (LLAMA | {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e5}}, FormatError, "rope_theta"),

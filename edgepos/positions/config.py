@@ -6,6 +6,7 @@ A value given twice must agree. What is not understood is refused by its name, n
 from __future__ import annotations
 
 from ..errors import FormatError, UnsupportedError
+from ..export.shorten import shorten
 from .rope import Rope
 from .spec import check_count, check_positive
 
@@ -28,8 +29,9 @@ def rope_from_config(
     if share != 0 and check_positive("partial_rotary_factor", share) > 1:
         raise FormatError(f"partial_rotary_factor is {share}; allowed is 0 to 1")
     head_dim = head_dim_of(config)
-    scaling["rope_type"] = (aliases or {}).get(scaling["rope_type"], scaling["rope_type"])
-    kind = scaling["rope_type"]
+    if not isinstance(scaling["rope_type"], str):
+        raise FormatError(f"rope_type is {shorten(scaling['rope_type'])}; the name of a scaling is needed")
+    scaling["rope_type"] = kind = (aliases or {}).get(scaling["rope_type"], scaling["rope_type"])
     rotary_dim = head_dim
     if kind == "proportional":
         scaling["partial_rotary_factor"] = share

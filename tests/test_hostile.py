@@ -1,0 +1,47 @@
+"""A thousand damaged files of every kind: refused with a named error or run, never a crash, a hang or a large allocation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import pytest
+from gguf_models import write_gguf
+from hf_models import VOCAB, make_llama
+
+import edgepos
+
+BATCH = 250
+TIMEOUT = 240
+SIZES = dict(hidden_size=64, intermediate_size=96, num_attention_heads=8, num_key_value_heads=2, vocab_size=VOCAB)
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory):
+    """kind → folder with the valid files."""
+    folder = tmp_path_factory.mktemp("valid")
+    model = make_llama(folder / "safetensors", tie_word_embeddings=True, **SIZES)
+    for kind in ("gguf", "bundle"):
+        (folder / kind).mkdir()
+    write_gguf(folder / "gguf" / "model.gguf", model, "llama", lambda name: gguf.GGMLQuantizationType.Q4_1)
+    bundle = edgepos.export_bundle(folder / "safetensors", folder / "m.edgepos")
+    os.replace(bundle.model_path, folder / "bundle" / "model.gguf")
+    return folder
+
+
+@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("kind", ["bundle", "gguf", "safetensors"])
+def test_damaged_files_give_named_errors(valid, kind, batch):
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p and os.path.isdir(p))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, HERE / "hostile.py", kind, valid / kind, str(batch * BATCH), str(BATCH)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcomes = json.loads(done.stdout)
+    assert sum(outcomes.values()) == BATCH
+    assert outcomes["refused"] > BATCH / 4, "mutations that change nothing test nothing"
