@@ -6,7 +6,6 @@ A value given twice must agree. What is not understood is refused by its name, n
 from __future__ import annotations
 
 from ..errors import FormatError, UnsupportedError
-from ..export.shorten import shorten
 from .rope import Rope
 from .spec import check_count, check_positive
 
@@ -30,7 +29,7 @@ def rope_from_config(
         raise FormatError(f"partial_rotary_factor is {share}; allowed is 0 to 1")
     head_dim = head_dim_of(config)
     if not isinstance(scaling["rope_type"], str):
-        raise FormatError(f"rope_type is {shorten(scaling['rope_type'])}; the name of a scaling is needed")
+        raise FormatError(f"rope_type is a {type(scaling['rope_type']).__name__}; the name of a scaling is needed")
     scaling["rope_type"] = kind = (aliases or {}).get(scaling["rope_type"], scaling["rope_type"])
     rotary_dim = head_dim
     if kind == "proportional":
