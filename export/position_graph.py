@@ -39,7 +39,7 @@ def position_graph(spec: Spec, context: int, *, heads: int = 1, table: np.ndarra
 
     context: positions 0 … context − 1 of each coordinate have rows in its tables; length-dependent rotations take it for the session's
     length. heads: of x, where the spec does not say.
-    table: the learned numbers, [rows, heads] of a bias, [count, d] of positions. padded: Alibi by a padding mask.
+    table: the learned numbers, [rows, heads] of a bias (of one layer, where each has its own), [count, d] of positions. padded: Alibi by a padding mask.
     Raises UnsupportedError for what computes nothing or is several encodings, FormatError for a table of another shape.
     """
     check_context(context), check_count("heads", heads, 1, 2**16)
