@@ -77,17 +77,16 @@ def test_one_format_writes_only_what_it_has(tmp_path):
 def test_learned_biases_of_every_width(tmp_path):
     rng = np.random.default_rng(2)
     np.savez(tmp_path / "w.npz", t5=rng.normal(size=(16, 3)), layers=rng.normal(size=(2, 16, 3)), swin=rng.normal(size=(15, 2)))
-    for bits in (8, 16):
-        for name, arguments in {
-            "t5": ("t5", "--num-buckets", 16, "--causal", "--weights", f"{tmp_path / 'w.npz'}:t5"),
-            "layers": ("t5", "--num-buckets", 16, "--weights", f"{tmp_path / 'w.npz'}:layers"),
-            "swin": ("relative", "--extents", "1,2", "--no-clip", "--query-minus-key", "--weights", f"{tmp_path / 'w.npz'}:swin"),
-        }.items():
-            folder, stem = tmp_path / f"{name}{bits}", f"{arguments[0]}_int{bits}"
-            printed = edgepos("tables", *arguments, "--bits", bits, "--format", "c,npz,onnx,bin", "-o", folder).stdout
-            assert stem in printed and all((folder / f"{stem}.{suffix}").is_file() for suffix in ("c", "h", "npz", "onnx", "bin", "json"))
-            assert not list(folder.glob(f"*int{24 - bits}*"))
-            edgepos("positions", "check", folder)
+    for name, bits, arguments in (
+        ("t5", 8, ("t5", "--num-buckets", 16, "--causal", "--weights", f"{tmp_path / 'w.npz'}:t5")),
+        ("layers", 8, ("t5", "--num-buckets", 16, "--weights", f"{tmp_path / 'w.npz'}:layers")),
+        ("swin", 16, ("relative", "--extents", "1,2", "--no-clip", "--query-minus-key", "--per-tensor", "--weights", f"{tmp_path / 'w.npz'}:swin")),
+    ):
+        folder, stem = tmp_path / f"{name}{bits}", f"{arguments[0]}_int{bits}"
+        printed = edgepos("tables", *arguments, "--bits", bits, "--format", "c,npz,onnx,bin", "-o", folder).stdout
+        assert stem in printed and all((folder / f"{stem}.{suffix}").is_file() for suffix in ("c", "h", "npz", "onnx", "bin", "json"))
+        assert not list(folder.glob(f"*int{24 - bits}*"))
+        edgepos("positions", "check", folder)
     assert spec_of(tmp_path / "layers8") == T5Bias(16, 128, layers=2).to_json()
     assert spec_of(tmp_path / "swin16") == RelativeBias((1, 2), False, True).to_json()
     assert "3.2" in edgepos("tables", "relative", "--extents", "3.2", "--weights", f"{tmp_path / 'w.npz'}:swin", "-o", tmp_path / "x", expect=1).stderr

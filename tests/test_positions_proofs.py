@@ -249,7 +249,7 @@ def test_products_of_an_altered_table_pass_half_a_unit():
     assert bound == pytest.approx(1, abs=1e-9) and at == 3
 
 
-@pytest.mark.parametrize("bits, per", [(16, "head"), (8, "table")])
+@pytest.mark.parametrize("bits, per", [(16, "head"), (8, "tensor")])
 def test_biases_with_factors_are_compared_entry_by_entry(bits, per):
     values = np.random.default_rng(9).normal(size=(2, 5, 3)) * np.array([1.0, 1e-3, 0.0])
     plan = LearnedBiasPlan(RelativeBias((2,), layers=2), values, bits, per)
