@@ -18,7 +18,7 @@ typedef struct options {
   uint32_t penalty;
   ep_sampling how;
   uint64_t seed;
-  int ids_out, digest, selftest, no_eos, generic, chat;
+  int ids_out, digest, selftest, no_eos, generic, chat, embed;
 } options;
 
 /* ---- common.c */
@@ -32,6 +32,10 @@ void *allocate(uint64_t bytes);
 uint64_t milliseconds(void);
 /* A session in memory of its own, which *arena gets. */
 ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *bytes);
+/* Token ids of a text of so many bytes, in memory of their own. */
+int32_t *encode_text(const ep_model *model, const char *text, size_t size, int bos, size_t *n);
+/* Token ids written as 1,2,3. */
+int32_t *parse_ids(const char *text, int32_t vocab, size_t *n);
 int is_eos(const options *o, const ep_info *info, int32_t token);
 
 /* Bytes that grow. */
@@ -64,9 +68,10 @@ typedef struct printer {
 int print_token(printer *p, int32_t token); /* 1: a stop string was there */
 void print_rest(printer *p);                /* what was held back and no stop string came of */
 
-/* ---- chat.c, perplexity.c */
+/* ---- chat.c, perplexity.c, embed.c */
 
 void chat(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
 void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
+void embed(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
 
 #endif

@@ -47,6 +47,29 @@ ep_session *open_session(const ep_model *model, const ep_config *cfg, void **are
   return session;
 }
 
+int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
+  int32_t *ids = allocate((strlen(text) / 2 + 1) * sizeof *ids);
+  const char *at = text;
+  for (*n = 0;; at++) {
+    const char *start = at;
+    int64_t id = -1;
+    for (; *at >= '0' && *at <= '9' && id < vocab; at++) id = (id < 0 ? 0 : id) * 10 + (*at - '0');
+    if (id < 0 || id >= vocab || (*at && *at != ','))
+      stop(EXIT_USAGE, "--ids: at character %zu, a token id from 0 to %" PRId32 " is needed, separated by commas",
+           (size_t)(start - text) + 1, vocab - 1);
+    ids[(*n)++] = (int32_t)id;
+    if (!*at) return ids;
+  }
+}
+
+int32_t *encode_text(const ep_model *model, const char *text, size_t size, int bos, size_t *n) {
+  size_t words = ep_encode_scratch(model, text, size), max = words / 4;
+  int32_t *scratch = allocate((uint64_t)words * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
+  check(ep_encode(model, text, size, bos, ids, max, scratch, n), "encoding the text");
+  free(scratch);
+  return ids;
+}
+
 int is_eos(const options *o, const ep_info *info, int32_t token) {
   for (int32_t i = 0; i < info->n_eos && !o->no_eos; i++)
     if (info->eos[i] == token) return 1;

@@ -38,6 +38,7 @@ static const char usage[] =
     "  --system TEXT      what the model is told before it\n"
     "  --perplexity FILE  how well the model predicts a text\n"
     "  --max-tokens N     tokens of it at most (8192)\n"
+    "  --embed            print the embedding of the prompt, or without one of every line of the input\n"
     "  --ids-out          print token ids instead of text\n"
     "  --digest           print the digest of all logits computed (prompt and generated tokens)\n"
     "  --selftest         evaluate the model's own test and compare its digest\n"
@@ -106,6 +107,7 @@ static void parse(options *o, int argc, char **argv) {
     else if (!strcmp(name, "--selftest")) o->selftest = 1;
     else if (!strcmp(name, "--no-eos")) o->no_eos = 1;
     else if (!strcmp(name, "--chat")) o->chat = 1;
+    else if (!strcmp(name, "--embed")) o->embed = 1;
     else if (!strcmp(name, "--generic")) o->generic = 1;
     else if (name[0] != '-' || !name[1]) {
       if (o->model) stop(EXIT_USAGE, "two models are given, '%s' and '%s': name one; a prompt needs -p", o->model, name);
@@ -142,6 +144,7 @@ static void parse(options *o, int argc, char **argv) {
   }
   if (!o->model) stop(EXIT_USAGE, "no model is given: edgepos-run MODEL.gguf -p TEXT, or --help");
   if (!!o->prompt + !!o->ids + o->chat + !!o->text > 1) stop(EXIT_USAGE, "more than one of -p, --ids, --chat and --perplexity: use one");
+  if (o->embed && (o->chat || o->text || o->ids_out)) stop(EXIT_USAGE, "--embed goes with -p, --ids or neither, not with --chat, --perplexity or --ids-out");
   if (o->penalty < NO_PENALTY) stop(EXIT_USAGE, "--repetition-penalty is below 1: a number from 1 to 65535 is needed");
   if (o->system && !o->chat) stop(EXIT_USAGE, "--system goes with --chat");
   if (o->chat && (o->ids_out || o->digest)) stop(EXIT_USAGE, "--ids-out and --digest do not go with --chat");
@@ -177,29 +180,6 @@ static const void *load(const char *path, size_t *bytes) {
   return image;
 }
 #endif
-
-static int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
-  int32_t *ids = allocate((strlen(text) / 2 + 1) * sizeof *ids);
-  const char *at = text;
-  for (*n = 0;; at++) {
-    const char *start = at;
-    int64_t id = -1;
-    for (; *at >= '0' && *at <= '9' && id < vocab; at++) id = (id < 0 ? 0 : id) * 10 + (*at - '0');
-    if (id < 0 || id >= vocab || (*at && *at != ','))
-      stop(EXIT_USAGE, "--ids: at character %zu, a token id from 0 to %" PRId32 " is needed, separated by commas",
-           (size_t)(start - text) + 1, vocab - 1);
-    ids[(*n)++] = (int32_t)id;
-    if (!*at) return ids;
-  }
-}
-
-static int32_t *encode(const ep_model *model, const char *text, size_t *n) {
-  size_t bytes = strlen(text), words = ep_encode_scratch(model, text, bytes), max = words / 4;
-  int32_t *scratch = allocate((uint64_t)words * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
-  check(ep_encode(model, text, bytes, ep_adds_bos(model), ids, max, scratch, n), "encoding the prompt");
-  free(scratch);
-  return ids;
-}
 
 static void report_speed(const char *what, uint64_t tokens, uint64_t ms) {
   uint64_t rate = tokens * 100000 / (ms ? ms : 1);
@@ -237,9 +217,11 @@ static void evaluate(ep_session *s, const int32_t *ids, size_t n, int32_t vocab,
 static void generate(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
   if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the prompt by --ids and use --ids-out");
   if (!info->tokenizer && !o->ids_out && o->n) stop(EXIT_ERROR, "this model carries no tokenizer: use --ids-out");
+  const char *prompt = o->prompt ? o->prompt : "";
+  if (info->embedding) stop(EXIT_ERROR, "this model gives an embedding, not logits: use --embed");
   size_t n, bytes;
   int32_t vocab = info->vocab, context = cfg->context ? cfg->context : info->context;
-  int32_t *ids = o->ids ? parse_ids(o->ids, vocab, &n) : encode(model, o->prompt ? o->prompt : "", &n);
+  int32_t *ids = o->ids ? parse_ids(o->ids, vocab, &n) : encode_text(model, prompt, strlen(prompt), ep_adds_bos(model), &n);
   if (n == 0) stop(EXIT_ERROR, "the prompt is empty and this model puts no token in front of it: give -p TEXT");
   if (n > (size_t)context)
     stop(EXIT_ERROR, "the prompt has %zu tokens, the context has room for %" PRId32 ": shorten it or raise --context (at most %" PRId32 ")",
@@ -324,7 +306,8 @@ int main(int argc, char **argv) {
   }
   int code = 0;
   if (o.selftest) code = run_selftest(&model, &info, cfg);
-  if (code == 0 && o.chat) chat(&o, &model, &info, &cfg);
+  if (code == 0 && o.embed) embed(&o, &model, &info, &cfg);
+  else if (code == 0 && o.chat) chat(&o, &model, &info, &cfg);
   else if (code == 0 && o.text) perplexity(&o, &model, &info, &cfg);
   else if (code == 0 && (!o.selftest || o.prompt || o.ids)) generate(&o, &model, &info, &cfg);
   ep_pool_free(pool);

@@ -34,10 +34,9 @@ static double power_of_two(double x) {
 void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *given) {
   if (!info->tokenizer) stop(EXIT_ERROR, "this model carries no tokenizer: it cannot read a text");
   bytes text = read_file(o->text);
-  size_t words = ep_encode_scratch(model, text.data, text.n), n = 0, size;
-  int32_t *scratch = allocate((uint64_t)words * sizeof *scratch), *ids = allocate((uint64_t)words / 4 * sizeof *ids);
-  check(ep_encode(model, text.data, text.n, 0, ids, words / 4, scratch, &n), "encoding the text");
-  free(scratch);
+  if (info->embedding) stop(EXIT_ERROR, "this model gives an embedding and predicts no token: use --embed");
+  size_t n = 0, size;
+  int32_t *ids = encode_text(model, text.data, text.n, 0, &n);
   free(text.data);
 
   ep_config cfg = *given;
