@@ -1,6 +1,6 @@
 """GGUF models: one file with weights, metadata and tokenizer.
 
-Each architecture with Llama's block is a row of ``ARCHITECTURES``; GPT-2 has a builder of its own (None there).
+Each architecture with Llama's block is a row of ``ARCHITECTURES``; GPT-2 and BERT have builders of their own (None there).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .chat_template import gguf_template
 from .config import Config, check_context
 from .families import layernorm_decoder, llama
 from .families.layernorm_decoder import DecoderNames, DecoderShape
+from .gguf_bert import BERT, build_bert, read_word_piece
 from .gguf_file import GgufFile, open_gguf
 from .placement import POSITION_ROWS
 from .quantized_rows import LazyRows, QuantizedRows, ReorderedRows
@@ -79,6 +80,7 @@ ARCHITECTURES = {
     "qwen2": Architecture(qkv_bias=True),
     "qwen3": Architecture(head_norm=True),
     GPT2: None,
+    BERT: None,
 }
 
 
@@ -95,11 +97,14 @@ def load_gguf(path: Path, *, context: int | None = None) -> CanonicalModel:
     if file.metadata.get(SPLIT_KEY, 1) not in (0, 1):
         raise UnsupportedError(f"{file.name}: one of {shorten(file.metadata[SPLIT_KEY])} parts; merge them with llama-gguf-split --merge first")
     kind = ARCHITECTURES[name]
-    if kind is None:
+    if name == BERT:
+        vocab_size = _vocabulary(file, keys, name)
+        model, arrays = build_bert(file, keys, context, readable(path.stem), vocab_size)
+    elif kind is None:
         model, vocab_size, arrays = _build_gpt2(file, keys, context, readable(path.stem))
     else:
         model, vocab_size, arrays = _build_llama(file, keys, name, kind, context, readable(path.stem))
-    tokenizer, problem = read_tokenizer(keys, vocab_size)
+    tokenizer, problem = (read_word_piece if name == BERT else read_tokenizer)(keys, vocab_size)
     eos, bos = (keys.token_ids(f"tokenizer.ggml.{what}_token_id", (), vocab_size) for what in ("eos", "bos"))
     return CanonicalModel(
         model=model,
@@ -110,7 +115,7 @@ def load_gguf(path: Path, *, context: int | None = None) -> CanonicalModel:
         source_sha256=sha256_of([path]),
         license={"license": keys.text("general.license", "")} if file.metadata.get("general.license") else None,
         eos_ids=tokenizer.eos_ids if tokenizer else eos,
-        bos_id=bos[0] if bos else None,
+        bos_id=tokenizer.bos_id if name == BERT and tokenizer else bos[0] if bos else None,
         grids={key: array for key, array in arrays.items() if key in model.graph.initializers and has_grid(array)},
         tokenizer_problem=problem,
         chat=gguf_template(file.name, file.metadata),
