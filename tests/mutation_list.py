@@ -9,7 +9,7 @@ EQUALITY_TESTS = ("test_engines.py", "test_fixed_c.py")
 SPECIFICATION_TESTS = ("test_fixedpoint.py", "test_golden.py")
 ALIBI_TESTS = ("test_compiler_constants.py", "test_positions_alibi.py")
 ROWS_TESTS = ("test_positions_rows.py",)
-C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample")
+C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample", "test_rotate")
 
 
 @dataclass(frozen=True)

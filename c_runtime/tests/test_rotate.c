@@ -18,7 +18,7 @@ static int16_t number(int way) {
   return way == 1 ? ends[below(8)] : (int16_t)(way == 2 ? below(255) - 127 : below(65536) - 32768);
 }
 
-/* cos and sin: any numbers, a circle's (also in int8), a sum next to what the vectors take, the ends. */
+/* cos and sin: any numbers, a circle's (also in int8), a sum next to what the vectors take, the ends, sums beyond it. */
 static void row(int16_t *c, int16_t *s, int32_t pairs, int way) {
   for (int32_t j = 0; j < pairs; j++) {
     int32_t a, b;
@@ -29,6 +29,7 @@ static void row(int16_t *c, int16_t *s, int32_t pairs, int way) {
     if (way == 2 && below(2)) b = -b;
     if (way == 3) a = number(below(2)), b = number(below(2));
     if (way == 4) a = b = INT16_MIN;
+    if (way == 5) a = below(2) ? INT16_MAX : -INT16_MAX, b = below(2) ? INT16_MAX : -INT16_MAX; /* sums that pass 32 bits on the way */
     c[j] = (int16_t)a, s[j] = (int16_t)b;
   }
 }
@@ -51,7 +52,7 @@ int main(void) {
     size_t count = heads ? (size_t)(heads - 1) * (size_t)stride + (size_t)dim : 0;
     int16_t *c = (int16_t *)malloc((size_t)pairs * 2 + 1), *s = (int16_t *)malloc((size_t)pairs * 2 + 1), *x = (int16_t *)malloc(count * 2 + 1);
     if (!c || !s || !x) return 1;
-    row(c, s, pairs, below(8) % 5);
+    row(c, s, pairs, below(9) % 6);
     int way = below(3);
     for (size_t i = 0; i < count; i++) x[i] = number(way);
     int16_t *cn = (int16_t *)copy_of(c, (size_t)pairs * 2), *sn = (int16_t *)copy_of(s, (size_t)pairs * 2);
