@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-from edgepos.resources import tiny_model_dir
+from test_runtime_program import compile_program
+
+from edgepos.resources import c_runtime_dir, tiny_model_dir
 
 
 def edgepos(*arguments, expect: int = 0) -> subprocess.CompletedProcess:
@@ -121,3 +123,25 @@ def test_export_replaces_only_with_force(tiny):
     assert "--force" in edgepos("export", tiny_model_dir("tiny-alibi"), "-o", tiny, expect=1).stderr
     assert (tiny / "model.gguf").read_bytes() == before
     assert [p.name for p in tiny.parent.iterdir()] == [tiny.name]
+
+
+def test_perplexity_is_that_of_the_report_in_both_languages(tiny, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time, there was a little girl who liked to sing. \u00e9 " * 60, "utf-8")
+    report = json.loads(edgepos("report", tiny, "--source", tiny_model_dir("tiny-rope"), "--text", text, "--json").stdout)["accuracy"]
+    compile_program(c_runtime_dir() / "cli/edgepos_run.c", tmp_path / "edgepos-run")
+    c = subprocess.run([tmp_path / "edgepos-run", tiny / "model.gguf", "--perplexity", text], capture_output=True, text=True, check=True).stdout
+    for line in (c, edgepos("perplexity", tiny, text).stdout):
+        said, value, nats, tokens = re.fullmatch(r"(.*): perplexity ([\d.]+), ([\d.]+) nats per token, (\d+) tokens\n", line).groups()
+        assert said == str(text) and int(tokens) == report["tokens"] > 600
+        assert abs(float(nats) / report["nats_per_token"] - 1) < 1e-6
+        assert abs(float(value) / report["perplexity"] - 1) < 1e-6
+    empty = tmp_path / "empty"
+    empty.write_text(" ")
+    assert "is empty" in edgepos("perplexity", tiny, empty, expect=1).stderr
+    assert "No such file" in edgepos("perplexity", tiny, tmp_path / "none", expect=1).stderr
+
+
+def test_chat_options_that_contradict_each_other(tiny):
+    for arguments in (["--chat", "-p", "x"], ["--system", "x", "-p", "y"], ["--chat"], ["--stop", ""], ["--repetition-penalty", 0.5]):
+        assert "error" in edgepos("run", tiny, *arguments, expect=1).stderr

@@ -92,7 +92,7 @@ static int fit(talk *t) {
 
 static void answer(talk *t) {
   chooser *c = &t->chooser;
-  bytes said = {0};
+  buffer said = {0};
   printer out = {.model = t->model, .o = t->o, .bos = t->info->bos, .previous = t->ids[t->n_ids - 1], .answer = &said};
   size_t same = 0;
   int stopped = 0;
@@ -122,7 +122,7 @@ static void answer(talk *t) {
 }
 
 /* The next line without its end. 0 at the end of the input, or when it was interrupted. */
-static int read_line(bytes *line) {
+static int read_line(buffer *line) {
   char part[512];
   line->n = 0;
   for (;;) {
@@ -148,7 +148,7 @@ void chat(const options *o, const ep_model *model, const ep_info *info, const ep
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, NULL);
   if (terminal) fputs("One line is one message. Ctrl-C ends an answer, Ctrl-D the conversation.\n", stderr);
-  bytes line = {0};
+  buffer line = {0};
   for (;;) {
     interrupted = 0;
     if (terminal) fputs("> ", stderr);

@@ -39,11 +39,11 @@ int32_t *parse_ids(const char *text, int32_t vocab, size_t *n);
 int is_eos(const options *o, const ep_info *info, int32_t token);
 
 /* Bytes that grow. */
-typedef struct bytes {
+typedef struct buffer {
   char *data;
   size_t n, room;
-} bytes;
-void append(bytes *b, const char *data, size_t n);
+} buffer;
+void append(buffer *b, const char *data, size_t n);
 
 /* Chooses tokens: text holds the n ids so far, of which those with a penalty are made less likely. */
 typedef struct chooser {
@@ -63,7 +63,7 @@ typedef struct printer {
   const ep_model *model;
   const options *o;
   int32_t bos, previous;
-  bytes held, *answer;
+  buffer held, *answer;
 } printer;
 int print_token(printer *p, int32_t token); /* 1: a stop string was there */
 void print_rest(printer *p);                /* what was held back and no stop string came of */

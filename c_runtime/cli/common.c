@@ -76,7 +76,7 @@ int is_eos(const options *o, const ep_info *info, int32_t token) {
   return 0;
 }
 
-void append(bytes *b, const char *data, size_t n) {
+void append(buffer *b, const char *data, size_t n) {
   if (n > b->room - b->n) {
     if (n > SIZE_MAX / 4 || b->n > SIZE_MAX / 4) stop(EXIT_ERROR, "out of memory");
     size_t room = 2 * (b->n + n) + 64;
@@ -159,5 +159,5 @@ void print_rest(printer *p) {
   if (!p->o->ids_out) ep_text_ready(p->held.data, p->held.n, NULL, 0, &ready);
   show(p, ready);
   free(p->held.data);
-  p->held = (bytes){0};
+  p->held = (buffer){0};
 }

@@ -12,7 +12,7 @@ static void print_number(int32_t raw, int32_t f) {
 }
 
 /* Of a text too long for the context, the tokens that do not fit before the special ones behind it are left out. */
-static size_t cut(const ep_model *model, const ep_info *info, const bytes *text, int32_t *ids, size_t n, size_t context) {
+static size_t cut(const ep_model *model, const ep_info *info, const buffer *text, int32_t *ids, size_t n, size_t context) {
   size_t plain;
   free(encode_text(model, text->data, text->n, 0, &plain));
   size_t behind = n - plain, front = info->bos >= 0;
@@ -23,7 +23,7 @@ static size_t cut(const ep_model *model, const ep_info *info, const bytes *text,
 }
 
 /* The next line of the standard input that is not empty; 0 at its end. */
-static int next_line(bytes *line) {
+static int next_line(buffer *line) {
   line->n = 0;
   for (int c; (c = getchar()) != EOF;) {
     char one = (char)c;
@@ -55,7 +55,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
   void *arena;
   ep_session *session = open_session(model, cfg, &arena, &size);
   int32_t *row = allocate((uint64_t)info->embedding * sizeof *row);
-  bytes line = {0};
+  buffer line = {0};
   if (o->ids) {
     int32_t *ids = parse_ids(o->ids, info->vocab, &n);
     if (n > context) stop(EXIT_ERROR, "--ids gives %zu tokens, the model takes %zu", n, context);

@@ -8,8 +8,8 @@ enum { WINDOW = 512 };
 static const double LN2 = 0.69314718055994530942;
 static const size_t most_bytes = 33000000; /* what the tokenizer takes at a time */
 
-static bytes read_file(const char *path) {
-  bytes text = {0};
+static buffer read_file(const char *path) {
+  buffer text = {0};
   char part[65536];
   FILE *file = fopen(path, "rb");
   if (!file) stop(EXIT_ERROR, "%s: cannot be read", path);
@@ -33,7 +33,7 @@ static double power_of_two(double x) {
 
 void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *given) {
   if (!info->tokenizer) stop(EXIT_ERROR, "this model carries no tokenizer: it cannot read a text");
-  bytes text = read_file(o->text);
+  buffer text = read_file(o->text);
   if (info->embedding) stop(EXIT_ERROR, "this model gives an embedding and predicts no token: use --embed");
   size_t n = 0, size;
   int32_t *ids = encode_text(model, text.data, text.n, 0, &n);

@@ -24,6 +24,26 @@ static inline void exercise_tokenizer(const ep_model *model, const ep_info *info
   free(ids);
 }
 
+static inline void exercise_chat(const ep_model *model) {
+  static const char said[] = " \xe2\x80\x83 hi</s> \x1c";
+  ep_message messages[3] = {{EP_SYSTEM, said, sizeof said - 1}, {EP_USER, said, 3}, {EP_ASSISTANT, "", 0}};
+  ep_span contents[3];
+  size_t bytes = 0, again = 0, n = 0, good = 0;
+  for (size_t first = 0; first < 3; first++) {
+    ep_status st = ep_chat_render(model, messages + first, 3 - first, NULL, 0, &bytes, contents, &good);
+    if (st == EP_ERR_ROLE || st == EP_ERR_CHAT) continue;
+    if (bytes > 1 << 20) continue;
+    char *text = (char *)malloc(bytes + 1);
+    if (!text || ep_chat_render(model, messages + first, 3 - first, text, bytes, &again, contents, NULL) != EP_OK || again != bytes) abort();
+    size_t size = ep_encode_chat_scratch(model, text, bytes, contents, 3 - first);
+    int32_t *ids = (int32_t *)malloc(size * sizeof *ids + 4), *scratch = (int32_t *)malloc(size * sizeof *scratch + 4);
+    if (!ids || !scratch || ep_encode_chat(model, text, bytes, contents, 3 - first, ids, size / 4, scratch, &n) != EP_OK) abort();
+    free(scratch);
+    free(ids);
+    free(text);
+  }
+}
+
 /* What the evaluated tokens give: an embedding, or logits and a choice, which goes to *token. */
 static inline void exercise_output(ep_session *s, const ep_info *info, int32_t *out, int32_t *token) {
   uint32_t *scratch = (uint32_t *)malloc(sizeof *scratch * (size_t)info->vocab);
@@ -35,6 +55,9 @@ static inline void exercise_output(ep_session *s, const ep_info *info, int32_t *
   } else {
     if (ep_logits(s, out) != EP_OK || ep_argmax(s, token) != EP_OK || ep_embedding(s, out) != EP_ERR_OUTPUT) abort();
     if (*token < 0 || *token >= info->vocab) abort();
+    uint64_t loss;
+    if (ep_loss(out, info->vocab, info->logits_f, *token, &loss) != EP_OK) abort();
+    if (ep_penalize(out, info->vocab, UINT32_MAX, token, 1, scratch) != EP_OK) abort();
     ep_rng_seed(&rng, 1);
     if (ep_sample(out, info->vocab, info->logits_f, &how, &rng, scratch, token) != EP_OK) abort();
     if (*token < 0 || *token >= info->vocab) abort();
@@ -54,6 +77,7 @@ static inline ep_status exercise(const void *image, size_t size) {
   }
   if (ep_model_info(&model, &info) != EP_OK) abort();
   exercise_tokenizer(&model, &info);
+  exercise_chat(&model);
   ep_config cfg = {.context = info.context < 4 ? info.context : 4, .n_batch = 2};
   size_t bytes;
   if (ep_arena_size(&model, &cfg, &bytes) != EP_OK || bytes > MOST_ARENA || info.weight_bytes_per_token > MOST_WORK) return st;
