@@ -12,7 +12,6 @@ ROWS_TESTS = ("test_positions_rows.py",)
 C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample", "test_rotate")
 GENERATION_TESTS = ("test_runtime_generation.py",)
 CHAT_TESTS = ("test_chat.py",)
-C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample")
 
 
 @dataclass(frozen=True)
