@@ -7,6 +7,7 @@ run in ONNX Runtime on random ids, and a difference beyond float32's precision i
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,16 @@ import onnx_ir as ir
 from edgepos.errors import UnsupportedError
 
 from ..canonical import CanonicalModel, read_license, readable, sha256_of
+from ..encoder_graph import OUTPUT, EncoderGraph
 from ..graph import GraphBuilder
+from ..sentence_head import SentenceHead, read_sentence_head
 from .activations import Softcap, identify
 from .check import check_same
 from .constants import Constants, as_numpy
 from .files import check_model, external_files, open_onnx
 from .frame import Frame, frame_of, needed, reading_length
 from .module import load_module, token_ids
+from .pooling import EncoderFound, row_of
 from .reader import Reader
 from .sources import Linear, TokenIds
 from .tokenizer import no_tokenizer, read_tokenizer
@@ -33,6 +37,18 @@ MOST_POSITIONS = 2**18
 FAMILY = "onnx"
 
 
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A canonical graph; its values beside those of the source with the same numbers; the vocabulary; the name of its value that is the
+    source's output; files that decided the pooling."""
+
+    model: ir.Model
+    foreign: dict[ir.Value, ir.Value]
+    vocab_size: int
+    output: str
+    files: tuple[Path, ...] = ()
+
+
 def load_onnx(path: Path, *, context: int | None = None, tokenizer: str | os.PathLike | None = None) -> CanonicalModel:
     """The canonical model of an ONNX file.
 
@@ -42,7 +58,7 @@ def load_onnx(path: Path, *, context: int | None = None, tokenizer: str | os.Pat
     """
     model = open_onnx(path)
     files = [path, *(path.parent / name for name in external_files(model))]
-    return _canonical(model, readable(path.stem), path.name, context, tokenizer, sha256_of(files), read_license(path.parent))
+    return _canonical(model, readable(path.stem), path.name, context, tokenizer, sha256_of(files), read_license(path.parent), folder=path.parent)
 
 
 def load_model(
@@ -54,7 +70,8 @@ def load_model(
 
 
 def _canonical(
-    model: ir.Model, name: str, origin: str, context: int | None, tokenizer, hashes: dict[str, str], license, usual: int = DEFAULT_CONTEXT
+    model: ir.Model, name: str, origin: str, context: int | None, tokenizer, hashes: dict[str, str], license, usual: int = DEFAULT_CONTEXT,
+    folder: Path | None = None,
 ) -> CanonicalModel:
     frame = frame_of(model.graph, origin)
     positions = context if context is not None else frame.fixed or usual
@@ -62,24 +79,27 @@ def _canonical(
         raise UnsupportedError(f"option context is {positions!r}; allowed: 1 to {MOST_POSITIONS}")
     if frame.fixed is not None and positions > frame.fixed:
         raise UnsupportedError(f"{origin}: context is {positions}, but the graph was exported for {frame.fixed} tokens; export it for any length")
+    encoder = False
     while True:
         try:
-            canonical, foreign, vocab_size = rewrite(model, frame, name, positions)
+            found = rewrite(model, frame, name, positions, encoder=encoder, folder=folder)
             break
+        except EncoderFound:
+            encoder = True
         except LimitFound as limit:
             if context is not None or limit.positions >= positions:
                 found = f"{origin}: context is {positions}, but a table in the graph has {limit.positions} positions"
                 raise UnsupportedError(f"{found}; pass a context up to that") from None
             positions = limit.positions
-    check_same(model, frame, canonical, foreign, positions, vocab_size, origin)
-    spec, problem, bos, eos, read = no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), vocab_size)
+    check_same(model, frame, found, positions, origin)
+    spec, problem, bos, eos, read = no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size)
     return CanonicalModel(
-        model=canonical,
+        model=found.model,
         tokenizer=spec,
         name=name,
         context=positions,
-        vocab_size=vocab_size,
-        source_sha256=hashes | sha256_of(read),
+        vocab_size=found.vocab_size,
+        source_sha256=hashes | sha256_of([*found.files, *read]),
         license=license,
         eos_ids=eos,
         bos_id=bos,
@@ -87,25 +107,50 @@ def _canonical(
     )
 
 
-def rewrite(model: ir.Model, frame: Frame, name: str, context: int) -> tuple[ir.Model, dict[ir.Value, ir.Value], int]:
-    """(canonical graph, its values beside those of the source with the same numbers, vocabulary).
+def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: bool, folder: Path | None) -> Found:
+    """The canonical graph of a foreign one; of an encoder that ends in rows of all tokens, with what the folder says of their pooling.
 
-    Raises UnsupportedError naming the node that is not understood, LimitFound when the graph's tables are shorter than the context.
+    Raises UnsupportedError naming the node that is not understood, LimitFound when the graph's tables are shorter than the context,
+    EncoderFound when the attention turns out to go in both directions.
     """
     graph = model.graph
     length = reading_length(frame, graph)
     constants = Constants(graph, [(frame.ids, None), *frame.others.items()], length)
     sources = Sources(length)
     inv_freqs = [np.ravel(as_numpy(v.const_value)) for v in graph.initializers.values() if _may_be_frequencies(v.const_value)]
-    builder = GraphBuilder(name=name, family=FAMILY, context=context)
-    writer = Writer(builder, sources, constants, context, inv_freqs, frame.fixed)
+    # The vocabulary of an encoder is known once its embedding has been read.
+    builder = EncoderGraph(name=name, family=FAMILY, context=context, vocab_size=0) if encoder else GraphBuilder(name=name, family=FAMILY, context=context)
+    writer = Writer(builder, sources, constants, context, inv_freqs, frame.fixed, encoder)
     reader = Reader(graph, constants, writer)
     reader.values[frame.ids] = sources.form(sources.new(TokenIds(), 1), (1,) * (len(frame.ids.shape) - 1) + (length,))
     constants.note_shape(frame.ids, reader.values[frame.ids].shape)
     reader.read(needed(graph, frame.logits))
-    logits = reader.values.get(frame.logits)
     writer.at = frame.logits.producer()
-    return builder.finish(_head(writer, logits)), writer.foreign, int(logits.shape[-1])
+    result = reader.value(frame.logits)
+    if not encoder:
+        return Found(builder.finish(_head(writer, result)), writer.foreign, int(result.shape[-1]), "logits")
+    if frame.logits.name == "logits":
+        raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")
+    if writer.embedding is None:
+        raise writer.refuse("an encoder without a table of embeddings", "models that read token ids")
+    rows = len(writer.embedding[1])
+    value, compared, files = _embedding(writer, result, folder)
+    finished = builder.finish(value)
+    finished.metadata_props["edgepos.vocabulary"] = str(rows)
+    return Found(finished, writer.foreign, rows, compared, files)
+
+
+def _embedding(writer: Writer, result, folder: Path | None) -> tuple[ir.Value, str, tuple[Path, ...]]:
+    """(the embedding, the name of the canonical value that is the foreign output, files that decided the pooling)."""
+    row = row_of(writer, result)
+    if row is not None:
+        row.name = OUTPUT
+        return row, OUTPUT, ()
+    if not isinstance(result, Form) or len(result.shape) != 3:
+        raise writer.refuse("an output that is neither the rows of all tokens nor one row for all", "encoders with such an output")
+    x = writer.value(result)
+    head = read_sentence_head(folder, int(x.shape[2])) if folder is not None else SentenceHead()
+    return head.add(writer.graph, x), x.name, head.files
 
 
 def _head(writer: Writer, logits) -> ir.Value:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from . import norms
+from . import norms, pooling
 from .activations import OPERATORS as FUNCTIONS
 from .values import GRID, Form, Function, MaskStep, Mean, Scores, Statistic
 
@@ -36,6 +36,8 @@ def _with_constant(reader, node: ir.Node, op: str, a, b):
     first = isinstance(a, np.ndarray)
     constant, x = (a, b) if first else (b, a)
     constant = constant.astype(np.float64)
+    if isinstance(x, pooling.TokenSum):
+        return pooling.mean_of(reader, x, constant) if op == "Div" and not first else None
     # A constant of size 1 may add axes; a larger one may also repeat the tensor.
     if isinstance(x, Scores):
         return _scores_with(reader, node, op, x, constant, first)

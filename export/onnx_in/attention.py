@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -86,15 +87,24 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
 
     layer, graph = writer.layers, writer.graph
     prefix = f"layers.{layer}.attn"
+    scale = scale * factor * k_factor
+    if mask.both:
+        if softcap or group != 1:
+            raise writer.refuse("capped scores or shared keys in an encoder", "plain attention of all tokens to all tokens")
+        q_base = q_base.scaled(np.float64(scale * math.sqrt(k_dim)))  # the canonical scale is 1/sqrt(n)
+        if abs(scale * math.sqrt(k_dim) - 1) < 1e-6:
+            q_base = Form(q_base.codes, np.ones_like(q_base.coefs), q_base.const)
     values = [_value(writer, x, part) for x, part in zip((q_base, k_base, v_base), "qkv")]
     if q_turn is not None:
         spec = rope_spec(writer, q_turn, k_dim)
         values[0] = graph.rope(values[0], writer.name(f"{prefix}.q.rope"), heads=heads, spec=spec)
         values[1] = graph.rope(values[1], writer.name(f"{prefix}.k.rope"), heads=heads // group, spec=spec)
     writer.layers += 1
+    if mask.both:
+        return graph.self_attention(*values, prefix, heads=heads, mask=mask.write(graph, heads))
     return graph.attention(
         *values, layer, heads=heads, kv_heads=heads // group, head_dim=k_dim, mask=mask.write(graph, heads), window=mask.window,
-        scale=scale * factor * k_factor, softcap=softcap,
+        scale=scale, softcap=softcap,
     )  # fmt: skip
 
 

@@ -88,11 +88,11 @@ def _other(value: ir.Value, origin: str) -> At:
 
 
 def _logits(graph: ir.Graph, origin: str) -> ir.Value:
-    named = [v for v in graph.outputs if v.name == "logits"]
+    named = [v for name in ("logits", "sentence_embedding") for v in graph.outputs if v.name == name]
     first = [v for v in graph.outputs if not re.search(r"present|past|cache", v.name or "")]
     found = named or first
     if not found:
-        raise UnsupportedError(f"{origin}: no output of logits; supported: a model whose first output is the logits")
+        raise UnsupportedError(f"{origin}: no output of logits or an embedding; supported: a model whose first output is one")
     return found[0]
 
 

@@ -15,6 +15,7 @@ from ..position_tables import alibi_slopes
 from ..tensor_set import Weight
 from .algebra import HIDDEN
 from .constants import _cone
+from .pooling import EncoderFound
 from .values import MaskStep
 
 LONGEST_PROBE = 4200  # tokens; a mask has the square of that
@@ -26,12 +27,16 @@ T5_KINDS = ((32, 128), (32, 256), (16, 128), (32, 64), (64, 128))
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Causal, within `window` keys if that is not 0; slopes [heads] or table [rows, heads] with its spec are added to the scores."""
+    """Causal, within `window` keys if that is not 0; slopes [heads] or table [rows, heads] with its spec are added to the scores.
+
+    both: attention in both directions, nothing is hidden.
+    """
 
     window: int = 0
     slopes: np.ndarray | None = None
     table: Weight | None = None
     spec: RelativeBias | T5Bias | None = None
+    both: bool = False
 
     def write(self, graph: GraphBuilder, heads: int) -> ir.Value | None:
         """The canonical mask, or None."""
@@ -53,6 +58,10 @@ def identify(writer, parts: Parts) -> Mask:
 
 def _identify(writer, parts: Parts) -> Mask:
     window, probes = 0, [n for n in _probes(writer, parts) if _fits(writer, parts, n)]
+    if writer.length > 1 and not evaluate(writer, parts, writer.length)[1].any():
+        return _both_directions(writer, parts, probes)
+    if writer.encoder:
+        raise writer.refuse("a causal mask in a model with attention in both directions", "one kind of attention in all layers")
     for length in probes:
         hidden = evaluate(writer, parts, length)[1]
         window = max(window, _window(writer, hidden, length))
@@ -173,8 +182,6 @@ def _window(writer, hidden: np.ndarray, length: int) -> int:
     first = hidden[0]
     if (hidden != first).any():
         raise writer.refuse("a mask that differs by head", "one mask for all heads")
-    if length > 1 and not first.any():
-        raise writer.refuse("attention without a causal mask (an encoder)", "causal decoders")
     seen = np.where(~first, away, -1)
     window = int(seen.max()) + 1
     if (first != ((away < 0) | (away >= window))).any():
@@ -194,6 +201,35 @@ def _slopes(bias: np.ndarray, heads: int) -> np.ndarray | None:
         return None
     known = alibi_slopes(heads)
     return known if np.allclose(slopes, known, rtol=1e-6, atol=0) else slopes.astype(np.float32)
+
+
+def _both_directions(writer, parts: Parts, probes: list[int]) -> Mask:
+    """The mask of an encoder: none, or T5's bias by distance."""
+    if not writer.encoder:
+        raise EncoderFound
+    heads = sum(n for n, _ in parts)
+    for length in probes:
+        bias, hidden = evaluate(writer, parts, length)
+        if hidden.any():
+            raise writer.refuse(f"a mask that hides keys at {length} tokens", "attention of all tokens to all tokens")
+    if not np.any(bias):
+        return Mask(both=True)
+    n = min(writer.longest, writer.context, BIAS_PROBES[1])
+    bias = np.broadcast_to(evaluate(writer, parts, n)[0], (heads, n, n))
+    away = np.arange(n)[None, :] - np.arange(n)[:, None]
+    # By key − query, −(n − 1) … n − 1.
+    by_distance = np.concatenate([bias[:, -1, :-1], bias[:, 0, :]], axis=1).T
+    if (np.abs(bias - by_distance[away + n - 1].transpose(2, 0, 1)) > 1e-5 * np.maximum(1, np.abs(by_distance).max())).any():
+        raise writer.refuse("a bias on the scores that is no function of head and distance", "T5's bias by distance")
+    for buckets, longest in T5_KINDS:
+        spec = T5Bias(buckets, longest)
+        bucket = spec.bucket(np.arange(1 - n, n))
+        found, first = np.unique(bucket, return_index=True)
+        if np.abs(by_distance - by_distance[first][np.searchsorted(found, bucket)]).max() <= 1e-6 * max(1, np.abs(by_distance).max()):
+            table = np.zeros((buckets, heads), np.float32)
+            table[found] = by_distance[first]
+            return Mask(table=Weight(writer.name("relative_bias.weight"), table, table.shape), spec=spec, both=True)
+    raise writer.refuse("a bias on the scores of an encoder", f"T5's buckets, {', '.join(f'{b} up to {m}' for b, m in T5_KINDS)}")
 
 
 def _relative(writer, parts: Parts, heads: int) -> Mask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from . import pooling
 from .looks import module_of
 from .sources import Centered, Norm
 from .values import GRID, SQUARES, Form, Function, Mean, Statistic, pure
@@ -12,20 +13,24 @@ from .values import GRID, SQUARES, Form, Function, Mean, Statistic, pure
 EPSILONS = (0.0, 1.0)  # what an epsilon may be
 
 
-def _last_axis(reader, node: ir.Node, arguments: list) -> tuple[bool, bool]:
-    """(whether a reduction is over the last axis alone, whether it keeps it)."""
+def _axes(node: ir.Node, arguments: list) -> tuple[list[int], bool, bool]:
+    """(axes of a reduction, whether that is the last alone, whether it is kept)."""
     x = arguments[0]
     axes = arguments[1] if len(arguments) > 1 else None
     axes = np.ravel(axes).tolist() if axes is not None else list(node.attributes.get_ints("axes", []))
-    return axes in ([-1], [len(x.shape) - 1]), bool(node.attributes.get_int("keepdims", 1))
+    return axes, axes in ([-1], [len(x.shape) - 1]), bool(node.attributes.get_int("keepdims", 1))
 
 
 def _reduce(reader, node: ir.Node, arguments: list):
     x = arguments[0]
     if len(arguments) > 1 and arguments[1] is not None and not isinstance(arguments[1], np.ndarray):
         raise reader.unknown(node, arguments)
-    last, keep = _last_axis(reader, node, arguments)
+    axes, last, keep = _axes(node, arguments)
     op = node.op_type
+    if isinstance(x, Form) and pooling.token_axis(reader, x, axes):
+        result = pooling.reduced(reader, node, x, keep)
+        if result is not None:
+            return result
     if last and isinstance(x, Form):
         # One factor on all components changes a mean in proportion; only tensors as they are keep it simple.
         x = x if x.is_pure else reader.writer.remade(x)
@@ -74,6 +79,9 @@ def normed(reader, node: ir.Node, x: Form, statistic: Statistic) -> Form | None:
         low, high = len(SQUARES) // 2, len(SQUARES) - 1
         slope = (inverse[high] - inverse[low]) / (SQUARES[high] - SQUARES[low])
         epsilon = inverse[0] / slope
+        row = pooling.unit(reader, x, statistic, epsilon) if abs(slope * x.shape[-1] - 1) < 1e-9 or abs(slope / x.shape[-1] - 1) < 1e-9 else None
+        if row is not None:
+            return row
         fits = np.all(np.abs(inverse - slope * (SQUARES + epsilon)) <= 1e-9 * slope * (SQUARES + epsilon))
     if not fits or not slope > 0 or not EPSILONS[0] < epsilon < EPSILONS[1]:
         raise reader.writer.refuse("a product of a tensor and a function of its mean square that is no norm", "x / sqrt(mean(x²) + epsilon)")
@@ -144,6 +152,7 @@ OPERATORS = {
     "ReduceSum": _reduce,
     "ReduceSumSquare": _reduce,
     "ReduceL2": _reduce,
+    "ReduceMax": _reduce,
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
     "SimplifiedLayerNormalization": _rms_norm,

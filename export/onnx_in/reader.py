@@ -12,13 +12,14 @@ import onnx_ir as ir
 from . import algebra, attention, compound, contrib, linears, moves, norms
 from .constants import Constants
 from .looks import refuse
+from .pooling import TokenSum
 from .values import Form, Function, Mean, Scores, Statistic
 from .writer import Writer
 
 OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS
 SUPPORTED = f"on values that depend on the token ids: {', '.join(sorted(OPERATORS))}"
 
-LOOKS = {Form: "a tensor", Function: "an activation function", Mean: "a mean", Statistic: "a norm's statistic", Scores: "attention scores"}
+LOOKS = {Form: "a tensor", Function: "an activation function", Mean: "a mean", Statistic: "a norm's statistic", Scores: "attention scores", TokenSum: "a sum over tokens"}
 
 
 class Reader:
@@ -46,12 +47,20 @@ class Reader:
                     known = SUPPORTED if table is OPERATORS else f"of com.microsoft: {', '.join(sorted(table))}"
                     raise refuse(node, f"an operator on {self.look(arguments)}", known)
                 results = table[node.op_type](self, node, arguments)
+            self._note_same(node, arguments)
             if not isinstance(results, list):
                 results = [results]
             for value, result in zip(node.outputs, results):
                 self.values[value] = result
                 if result is not None and not isinstance(result, np.ndarray):
                     self.constants.note_shape(value, tuple(result.shape))
+
+    def _note_same(self, node: ir.Node, arguments: list) -> None:
+        """Note which inputs of a node became values of the canonical graph, to compare both where they differ in the end."""
+        for value, argument in zip(node.inputs, arguments):
+            made = self.writer.written.get(argument) if isinstance(argument, (Form, Function)) else None
+            if made is not None and len(argument.shape) == 3 and argument.shape[:2] == (1, self.length):
+                self.writer.foreign.setdefault(made, value)
 
     def value(self, value: ir.Value) -> object:
         """What is known of a value."""

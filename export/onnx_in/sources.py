@@ -23,6 +23,13 @@ class Made:
 
 
 @dataclass(frozen=True, eq=False)
+class Row:
+    """A value [1, width] of the canonical graph: one row for a whole text, the components of token 0."""
+
+    value: ir.Value
+
+
+@dataclass(frozen=True, eq=False)
 class Linear:
     """x times weight [in, out] plus bias [out]. stored: the name of the weight where the graph holds it, else None."""
 

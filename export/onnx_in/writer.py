@@ -29,13 +29,14 @@ class LimitFound(Exception):
 
 
 class Writer:
-    """Materialises tensors of one reading. `at` is the node being read, for messages; `foreign` maps values of the canonical
-    graph to those of the source that hold the same numbers."""
+    """Materialises tensors of one reading. `at` is the node being read, for messages; `written` says which canonical
+    value a tensor became, `foreign` which value of the source holds the same numbers."""
 
-    def __init__(self, graph: GraphBuilder, sources: Sources, constants: Constants, context: int, inv_freqs: list[np.ndarray], fixed: int | None):
+    def __init__(self, graph: GraphBuilder, sources: Sources, constants: Constants, context: int, inv_freqs: list[np.ndarray], fixed: int | None, encoder: bool):
         self.graph, self.sources, self.constants, self.context = graph, sources, constants, context
         self.inv_freqs = inv_freqs
         self.longest = 2**31 if fixed is None else fixed  # tokens the graph can be asked for
+        self.encoder = encoder
         self.at: ir.Node | None = None
         self.foreign: dict[ir.Value, ir.Value] = {}
         self.lengthy: dict[ir.Value, np.ndarray] = {}  # constants that differ by token, as they are at the length of reading
@@ -45,6 +46,7 @@ class Writer:
         self.placed = False
         self.embedding: tuple[str, np.ndarray] | None = None  # name and table
         self.cache: dict[object, object] = {}
+        self.written: dict[Form | Function, ir.Value] = {}
         self._names: set[str] = set()
         self._remade: dict[Form | Function, Form] = {}
 
@@ -109,8 +111,11 @@ class Writer:
 
     def value(self, tensor: Form | Function) -> ir.Value:
         """The canonical value [1, S, width] with the elements of a tensor in their order. Raises UnsupportedError naming the node being read."""
-        if isinstance(tensor, Function):
-            return self._function(tensor)
+        value = self._function(tensor) if isinstance(tensor, Function) else self._rows_value(tensor)
+        self.written[tensor] = value
+        return value
+
+    def _rows_value(self, tensor: Form) -> ir.Value:
         rows = self.rows(tensor)
         key = (rows.codes.tobytes(), rows.coefs.tobytes(), None if rows.const is None else rows.const.tobytes())
         if key not in self.cache:

@@ -1,0 +1,85 @@
+"""Embedding models: one row from all rows of a text, and its normalization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from .sources import Row
+from .values import Form, Statistic, pure
+
+UNIT_EPSILON = 1e-18  # of a mean square: the guard of a normalization against rows of zeros is below it
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSum:
+    """The sum of the rows of x over its tokens."""
+
+    x: Form
+    shape: tuple[int, ...]
+
+
+class EncoderFound(Exception):
+    """Attention goes in both directions, so the graph is to be read as an encoder."""
+
+
+def token_axis(reader, x: Form, axes: list[int]) -> bool:
+    """Whether `axes` is the axis of tokens of x [1, S, width]."""
+    return len(x.shape) == 3 and x.shape[:2] == (1, reader.length) and axes in ([1], [-2])
+
+
+def reduced(reader, node: ir.Node, x: Form, keep: bool):
+    """A reduction of x [1, S, width] over its tokens."""
+    if node.op_type == "ReduceSum":
+        return TokenSum(x, (1, 1, x.shape[2]) if keep else (1, x.shape[2]))
+    kind = {"ReduceMean": "mean", "ReduceMax": "max"}.get(node.op_type)
+    return None if kind is None else pooled(reader, x, kind, keep)
+
+
+def pooled(reader, x: Form, kind: str, keep: bool = False) -> Form:
+    """One row of all rows of x."""
+    writer = reader.writer
+    if not writer.encoder:
+        raise writer.refuse(f"the {kind} of all tokens", "that in models whose attention goes in both directions")
+    return row_form(writer, writer.graph.pool(writer.value(x), kind), keep)
+
+
+def row_form(writer, value: ir.Value, keep: bool = False) -> Form:
+    """A value [1, width] as a tensor."""
+    width = int(value.shape[1])
+    source = writer.sources.new(Row(value), width)
+    codes = source.base + np.arange(width, dtype=np.int64)
+    return pure(codes.reshape((1, 1, width) if keep else (1, width)))
+
+
+def mean_of(reader, total: TokenSum, divisor: np.ndarray) -> Form | None:
+    """A sum over tokens divided by their number."""
+    if not (divisor == reader.length).all():
+        return None
+    return pooled(reader, total.x, "mean", len(total.shape) == 3)
+
+
+def row_of(writer, x: Form) -> ir.Value | None:
+    """The value [1, width] that x is, or None; the first or last token of a text is one, too."""
+    if not isinstance(x, Form) or not x.is_pure or (x.codes < 0).any():
+        return None
+    used = writer.sources.used(x.codes)
+    number, token, component = writer.sources.decode(x.codes[0].ravel())
+    if len(used) != 1 or component.size != used[0].width or (component != np.arange(used[0].width)).any() or (token != token[0]).any():
+        return None
+    if isinstance(used[0].what, Row):
+        return used[0].what.value
+    if writer.encoder and token[0] in (0, writer.length - 1):
+        rows = writer.value(writer.sources.form(used[0]))
+        return writer.graph.pool(rows, "first" if token[0] == 0 else "last")
+    return None
+
+
+def unit(reader, x: Form, statistic: Statistic, epsilon: float) -> Form | None:
+    """A row over its Euclidean norm."""
+    value = row_of(reader.writer, x)
+    if value is None or epsilon > UNIT_EPSILON:
+        return None
+    return row_form(reader.writer, reader.writer.graph.unit(value, "normalize"), len(x.shape) == 3)
