@@ -67,6 +67,8 @@ class Constants:
         try:
             if node.op_type == "GatherND" and not node.attributes.get_int("batch_dims", 0):
                 return [arguments[0][tuple(np.moveaxis(arguments[1], -1, 0))]]
+            if node.op_type == "GatherElements":
+                return [_gather_elements(arguments[0], arguments[1], node.attributes.get_int("axis", 0))]
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 return self._evaluate(node, arguments)
@@ -178,6 +180,13 @@ def _elements(node: ir.Node, arguments: list[np.ndarray | None]) -> int:
     except (ValueError, TypeError, IndexError, OverflowError) as error:
         raise FormatError(f"node '{node.name}' ({op}): its inputs do not fit together ({' '.join(str(error).split())[:160]})") from None
     return sum(a.size for a in arrays)
+
+
+def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
+    """GatherElements; the reference evaluator takes no indices of fewer rows than the data has."""
+    axis %= data.ndim
+    part = data[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(indices.shape))]
+    return np.take_along_axis(part, np.where(indices < 0, indices + data.shape[axis], indices), axis)
 
 
 def as_numpy(tensor: ir.TensorProtocol) -> np.ndarray:

@@ -73,7 +73,7 @@ def to_onnx(module, example_inputs, name: str):
 
     names = [p for p in parameters if p not in kwargs][: len(args)]
     shapes = {key: axes(x) for key, x in [*zip(names, args), *kwargs.items()]}
-    was_training = module.training
+    training = [part for part in module.modules() if part.training]
     module.eval()
     try:
         with torch.no_grad(), _quiet():
@@ -81,7 +81,8 @@ def to_onnx(module, example_inputs, name: str):
     except Exception as error:  # whatever PyTorch finds in the way
         raise UnsupportedError(f"module {name}: PyTorch cannot export it to ONNX: {_reason(error)}") from None
     finally:
-        module.train(was_training)
+        for part in training:
+            part.training = True
     return program.model
 
 

@@ -62,9 +62,12 @@ def centered(reader, x: Form, mean: Mean) -> Form | None:
 
 
 def _same_rows(codes: np.ndarray, statistic: Mean | Statistic) -> bool:
-    """Whether a statistic [*, 1] is of the rows of codes [*, n]."""
+    """Whether a statistic [*, 1], or repeated over the last axis, is of the rows of codes [*, n]."""
     try:
-        rows = np.broadcast_to(statistic.rows, (*codes.shape[:-1], 1))[..., 0]
+        rows = np.broadcast_to(statistic.rows, codes.shape)
+        if (rows != rows[..., :1]).any():
+            return False
+        rows = rows[..., 0]
     except ValueError:
         return False
     return statistic.codes.shape[-1] == codes.shape[-1] and np.array_equal(statistic.codes[rows], codes)

@@ -82,5 +82,7 @@ class Reader:
 
     def use_constant(self, value: ir.Value | None, array: np.ndarray) -> None:
         """Note a constant that meets a tensor and differs by token, to be checked at the whole context."""
-        if value is not None and array.ndim >= 2 and self.length in array.shape and value not in self.writer.lengthy and not self.constants.is_given(value):
+        if value is None or value in self.writer.lengthy or self.constants.is_given(value):
+            return
+        if array.ndim >= 2 and self.length in array.shape:
             self.writer.lengthy[value] = array

@@ -32,7 +32,9 @@ class Writer:
     """Materialises tensors of one reading. `at` is the node being read, for messages; `written` says which canonical
     value a tensor became, `foreign` which value of the source holds the same numbers."""
 
-    def __init__(self, graph: GraphBuilder, sources: Sources, constants: Constants, context: int, inv_freqs: list[np.ndarray], fixed: int | None, encoder: bool):
+    def __init__(
+        self, graph: GraphBuilder, sources: Sources, constants: Constants, context: int, inv_freqs: list[np.ndarray], fixed: int | None, encoder: bool
+    ):
         self.graph, self.sources, self.constants, self.context = graph, sources, constants, context
         self.inv_freqs = inv_freqs
         self.longest = 2**31 if fixed is None else fixed  # tokens the graph can be asked for

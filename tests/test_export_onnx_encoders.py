@@ -1,0 +1,118 @@
+"""Embedding models as PyTorch modules and ONNX files: rows of all tokens or one row, beside what PyTorch computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hf_models import VOCAB, random_ids  # skips where PyTorch is missing
+from real_models import minilm_folder
+
+import edgepos
+import torch
+import transformers
+from edgepos.compiler.match import match
+from edgepos.errors import UnsupportedError
+from edgepos.export import load
+from edgepos.export.onnx_in import load_module
+from edgepos.float_session import reference
+from edgepos.positions import Learned, T5Bias
+
+SMALL = dict(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=72)
+SMALL |= dict(max_position_embeddings=70, initializer_range=0.15)
+
+
+class Sentence(torch.nn.Module):
+    """What a sentence-transformers pipeline computes: the mean of the rows that are no padding, over its norm."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask):
+        rows = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        mask = attention_mask[:, :, None].expand(rows.shape).float()
+        mean = (rows * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+        return torch.nn.functional.normalize(mean, p=2, dim=1)
+
+
+def rows_of(model, ids) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor(ids)[None]).last_hidden_state[0].numpy()
+
+
+@pytest.fixture(scope="module")
+def bert():
+    torch.manual_seed(5)
+    return transformers.BertModel(transformers.BertConfig(**SMALL), add_pooling_layer=False).eval()
+
+
+def test_rows_of_all_tokens_become_their_mean(bert, tmp_path):
+    canonical = load_module(bert, torch.tensor(random_ids(20))[None])
+    ids = random_ids(33, 2)
+    assert (canonical.context, canonical.vocab_size, match(canonical.model).positions()) == (70, VOCAB, Learned(70))
+    np.testing.assert_allclose(reference(canonical).embed(ids), rows_of(bert, ids).mean(axis=0), rtol=0, atol=1e-4)
+    bundle = edgepos.export_bundle(canonical, tmp_path / "b.edgepos", tokenizer=None, calibration=random_ids(60, 1).tolist())
+    golden = bundle.session(engine="golden").embed_int(ids)
+    np.testing.assert_array_equal(bundle.session().embed_int(ids), golden)
+
+
+def test_pooling_and_normalization_in_the_graph(bert):
+    example = {"input_ids": torch.tensor(random_ids(20))[None], "attention_mask": torch.ones(1, 20, dtype=torch.int64)}
+    sentence = Sentence(bert)
+    canonical = load_module(sentence, example, context=64)
+    assert sentence.training and not bert.training
+    ids = random_ids(40, 2)
+    mean = rows_of(bert, ids).mean(axis=0)
+    np.testing.assert_allclose(reference(canonical).embed(ids), mean / np.linalg.norm(mean), rtol=0, atol=1e-4)
+
+
+def test_the_encoder_of_t5(tmp_path):
+    torch.manual_seed(5)
+    config = transformers.T5Config(
+        vocab_size=VOCAB, d_model=48, d_kv=12, d_ff=72, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu", initializer_factor=0.3
+    )
+    model = transformers.T5EncoderModel(config).eval()
+    with torch.no_grad():
+        model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.normal_()
+    canonical = load_module(model, torch.tensor(random_ids(20))[None], context=300)
+    ids = random_ids(200, 2)
+    assert match(canonical.model).positions() == T5Bias(32, 128)
+    np.testing.assert_allclose(reference(canonical).embed(ids), rows_of(model, ids).mean(axis=0), rtol=0, atol=1e-4)
+    bundle = edgepos.export_bundle(canonical, tmp_path / "t.edgepos", tokenizer=None, calibration=random_ids(60, 1).tolist())
+    np.testing.assert_array_equal(bundle.session().embed_int(ids), bundle.session(engine="golden").embed_int(ids))
+
+
+def test_minilm_as_a_file_beside_its_settings(tmp_path, monkeypatch):
+    """The file in a sentence-transformers folder: pooling, normalization and tokenizer are the folder's."""
+    import shutil
+
+    from edgepos.export.onnx_in.module import to_onnx
+
+    folder = minilm_folder()
+    model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    place = tmp_path / "minilm"
+    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("*.safetensors"))
+    import onnx_ir as ir
+
+    ir.save(to_onnx(model, torch.arange(1000, 1024)[None], "minilm"), place / "model.onnx")
+    canonical = load(place / "model.onnx", context=128, tokenizer=place)
+    session = reference(canonical)
+    texts = ["A cat sits on the mat.", "Stock markets fell sharply today."]
+    ids = [session.make_tokenizer().encode(text) for text in texts]
+    for row in ids:
+        mean = rows_of(model, row).mean(axis=0)
+        np.testing.assert_allclose(session.embed(row), mean / np.linalg.norm(mean), rtol=0, atol=1e-5)
+    bundle = edgepos.export_bundle(place / "model.onnx", tmp_path / "m.edgepos", context=128, tokenizer=place)
+    for row in ids:
+        assert float(bundle.session().embed(row) @ session.embed(row)) > 0.9995
+
+
+def test_what_the_runtime_cannot_hold_is_named():
+    small = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
+    vision = transformers.ViTModel(transformers.ViTConfig(**small, image_size=32, patch_size=8))
+    with pytest.raises(UnsupportedError, match="example_inputs is .*; give token ids"):
+        load_module(vision.eval(), torch.zeros(1, 3, 32, 32))
+    torch.manual_seed(5)
+    config = transformers.CLIPTextConfig(vocab_size=VOCAB, max_position_embeddings=40, **small)
+    with pytest.raises(UnsupportedError, match=r"a function of one number with f\(-1\) = -0.154"):
+        load_module(transformers.CLIPTextModel(config).eval(), torch.tensor(random_ids(20))[None])
