@@ -7,10 +7,12 @@ import subprocess
 
 import numpy as np
 import pytest
+from boards import require
 from encoder_models import add_sentence_layout, make  # skips where PyTorch is missing
 from test_cli import edgepos
 from test_runtime_program import compile_program
 
+from edgepos import targets
 from edgepos.bundle import Bundle
 from edgepos.compiler import export_bundle
 from edgepos.embedding import cosines
@@ -87,6 +89,7 @@ def test_the_c_program_prints_the_same_numbers(run, bundle):
     "arguments, status, words",
     [
         (("-p", "a"), 1, "gives an embedding, not logits: use --embed"),
+        (("-p", "a", "-n", 0, "--digest"), 1, "gives an embedding, not logits: use --embed"),
         (("--perplexity", __file__), 1, "predicts no token: use --embed"),
         (("--embed", "--ids", ",".join(["5"] * 51)), 1, "--ids gives 51 tokens, the model takes 50"),
         (("--embed", "--ids-out"), 2, "--embed goes with"),
@@ -123,6 +126,13 @@ def test_report_and_inspect(bundle, source):
     assert len(measured) == len(bundle.program.ops) - len(bundle.program.kv) and min(measured) > 30
     facts = json.loads(edgepos("inspect", bundle.path, "--json").stdout)
     assert facts["output"] == "embedding of 48 numbers" and facts["tokenizer"] == "WordPiece" and facts["positions"] == "rows of a table for 64 positions"
+
+
+@pytest.mark.parametrize("name", ["host", "qemu:cortex-m3"])
+def test_boards_compute_the_digest(bundle, name):
+    board = targets.board(name)
+    require(*board.needs())
+    assert f"{bundle.program.header.digest:016x}" in targets.verify(bundle, board)
 
 
 def test_figures_against_their_definitions():

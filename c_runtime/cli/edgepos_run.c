@@ -218,7 +218,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the prompt by --ids and use --ids-out");
   if (!info->tokenizer && !o->ids_out && o->n) stop(EXIT_ERROR, "this model carries no tokenizer: use --ids-out");
   const char *prompt = o->prompt ? o->prompt : "";
-  if (info->embedding) stop(EXIT_ERROR, "this model gives an embedding, not logits: use --embed");
+  if (info->embedding && (o->n || o->digest)) stop(EXIT_ERROR, "this model gives an embedding, not logits: use --embed");
   size_t n, bytes;
   int32_t vocab = info->vocab, context = cfg->context ? cfg->context : info->context;
   int32_t *ids = o->ids ? parse_ids(o->ids, vocab, &n) : encode_text(model, prompt, strlen(prompt), ep_adds_bos(model), &n);
