@@ -11,6 +11,7 @@ SHELL := /bin/bash
 
 # Test groups, NAME:SECONDS:PATTERN of file names in tests/; a file belongs to the first that matches.
 TEST_GROUPS ?= \
+  onnx:900:test_export_onnx_* \
   export:600:test_export_* \
   positions:900:test_positions_* \
   compiler:900:test_compiler_* \
