@@ -65,7 +65,8 @@ class TokenizerJson:
         texts = []
         for step in steps:
             options = ", ".join(f"{key}={shorten(value)}" for key, value in step.items() if key not in dull)
-            texts.append(f"{step.get('type')}({options})" if options else str(step.get("type")))
+            kind = str(step.get("type"))[:40]
+            texts.append(f"{kind}({options})" if options else kind)
         return UnsupportedError(f"{self.origin}: {name} {', '.join(texts) or 'null'} is not supported; supported: {supported}")
 
     def check_model(self, rules: tuple[tuple[str, tuple, str], ...]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +24,16 @@ TOKENS = 512  # of the pinned text; bench/accuracy.py measures four times as man
 EXPORT = """
 import json, re, sys, time
 import edgepos
-started = time.monotonic()
+started = time.process_time()
 edgepos.export_bundle(sys.argv[1], sys.argv[2], kv=sys.argv[3])
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())
-print(json.dumps({"seconds": time.monotonic() - started, "peak": int(peak[1]) * 1024}))
+print(json.dumps({"seconds": time.process_time() - started, "peak": int(peak[1]) * 1024}))
 """
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """kv → (bundle, seconds and peak bytes of its export in a process of its own)."""
+    """kv → (bundle, processor seconds and peak bytes of its export in a process of its own)."""
     folder, made = tmp_path_factory.mktemp("smollm2"), {}
 
     def get(kv: str):
@@ -174,3 +175,27 @@ def test_it_answers(exported):
     chat = exported("kv16")[0].chat(max_new_tokens=24, context=256)
     assert "Paris" in "".join(chat.send(TURNS[0])) and chat.reason in ("eos", "length")
     assert "Rome" in "".join(chat.send("And what is the capital of Italy?"))
+
+
+def test_opening_costs_little_beside_the_first_token(exported):
+    """In processor time, which other processes do not change: less than 30 ms from nothing to the first logits, beyond a token's own."""
+    path, extra = exported("kv16")[0].model_path, []
+    for _ in range(5):
+        started = time.process_time()
+        session = edgepos.open(path).session(context=512)
+        session.eval_int([1], logits="last")
+        first = time.process_time()
+        session.eval_int([2], logits="last")
+        extra.append((first - started) - (time.process_time() - first))
+    assert sorted(extra)[2] < 0.030
+
+
+def test_the_program_holds_the_file_the_cache_and_little_else(exported):
+    bundle, context = exported("kv16")[0], 512
+    require("cc")
+    host = targets.board("host")
+    script = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    command = [host.program(bundle.path / "runtime"), bundle.model_path, "--ids", "1,2,3", "-n", "8", "--context", str(context), "--ids-out"]
+    done = subprocess.run([sys.executable, "-S", "-c", script, *command], check=True, stdout=subprocess.PIPE, text=True)
+    peak = int(done.stdout.split()[-1]) * 1024
+    assert peak <= bundle.model_path.stat().st_size + context * bundle.image.info.kv_bytes_per_token + 30e6

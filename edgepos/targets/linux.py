@@ -51,14 +51,15 @@ class LinuxBoard(Board):
         return [int(word) for word in done.stdout.strip().split(",") if word]
 
     def _run(self, runtime: Path, model: Path, arguments: Sequence, codes: Sequence[int]):
-        program = self._program(runtime)
+        program = self.program(runtime)
         emulator = [tools.find(self.emulator[0]), *self.emulator[1:]] if self.emulator else []
         done = tools.run([*emulator, program, model, *arguments], RUN_SECONDS)
         if done.returncode not in codes:
             raise EdgePosError(f"{self.name}: edgepos-run ended with {done.returncode}: {tools.last_line(done.stderr)}")
         return done
 
-    def _program(self, runtime: Path) -> Path:
+    def program(self, runtime: Path) -> Path:
+        """edgepos-run for this board, built from `runtime` unless it is in the cache."""
         for tool in self.needs():
             tools.find(tool)
         main = [*sorted((runtime / "cli").glob("*.c")), runtime / "ports" / "threads_pthread.c"]
