@@ -14,7 +14,7 @@ from edgepos.compiler.source_grid import from_source, quantize_w4
 from edgepos.compiler.weights import dequantize, quantize
 from edgepos.errors import UnsupportedError
 from edgepos.export import load
-from edgepos.export.quantized_rows import QuantizedRows
+from edgepos.export.quantized_rows import BLOCKS, QuantizedRows
 from edgepos.float_session import reference
 from edgepos.golden_session import GoldenSession
 from edgepos.program import W4G32, Op
@@ -50,6 +50,28 @@ def test_codes_stay_and_values_move_by_the_rounding_of_16_bits(kind, bits):
     largest = np.maximum(np.abs(grid.scales), 0 if bits == 8 else np.abs(grid.minima)).max(axis=1, keepdims=True)
     bound = largest / 32767 * (0.5 * 7.5 + 0.5 if bits == 4 else 0.5 * 127) * 1.01
     assert (np.abs(values - floats) <= bound + 1e-7 * np.abs(floats)).all()
+
+
+@pytest.mark.parametrize("kind, largest", [("Q4_K", 0.004), ("Q5_K", 0.004), ("Q6_K", 0.005)])
+def test_k_types_are_nearest_to_w8g32(kind, largest):
+    """docs/accuracy.md states these errors, relative to the dequantized weights."""
+    block, rng = next(b for b in BLOCKS.values() if b.name == kind), np.random.default_rng(int(KIND[kind]))
+    raw = rng.integers(0, 256, (64, 4, block.bytes), dtype=np.uint8)
+    scales = (rng.uniform(0.5, 2, (64, 4, 2)) * 1e-3).astype("<f2")
+    if kind == "Q6_K":
+        raw[..., -2:] = scales[..., :1].copy().view(np.uint8)
+    else:
+        raw[..., :4] = scales.view(np.uint8)
+    rows = QuantizedRows.of(raw.ravel(), (64, 1024), KIND[kind])
+    assert not rows.has_grid
+    x = np.asarray(rows)
+
+    def error(q) -> float:
+        return float(np.sqrt(((dequantize(q.w, q.g, q.row, 1024, q.form) - x) ** 2).sum() / (x**2).sum()))
+
+    grouped = error(quantize(x, "w8g32"))
+    assert grouped < largest
+    assert grouped < error(quantize(x, "w8")) < error(quantize_w4(x))
 
 
 def test_forms_that_cannot_hold_a_source():
