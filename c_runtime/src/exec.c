@@ -1,5 +1,6 @@
 /* The operators of docs/arithmetic.md section 3, each for the n tokens of a batch. */
 #include "fixed.h"
+#include "kernels/elements.h"
 #include "session.h"
 
 void ep_run_lanes(ep_session *s, ep_task fn, void *arg, int32_t lanes) {
@@ -32,58 +33,28 @@ static void embed(ep_session *s, const int32_t *op, int32_t n) {
   }
 }
 
-/* d * x_i - sum for LayerNorm, x_i for RMSNorm. */
-static int64_t centered(int32_t x, int32_t d, int64_t sum, int32_t center) { return center ? (int64_t)d * x - sum : x; }
-
-/* One group of d elements. */
-static void norm_group(ep_session *s, const int32_t *op, int32_t d, const int32_t *x, int32_t *y) {
-  const ep_program *p = &s->program;
-  const int32_t *gamma = ep_i32(p, op[EP_O_T0]), *beta = op[EP_O_T1] >= 0 ? ep_i32(p, op[EP_O_T1]) : NULL;
-  int32_t center = op[EP_O_P0];
-  int64_t sum = 0;
-  uint64_t largest = 0, squares = 0;
-  for (int32_t i = 0; i < d && center; i++) sum += x[i];
-  for (int32_t i = 0; i < d; i++) {
-    uint64_t c = ep_abs(centered(x[i], d, sum, center));
-    if (c > largest) largest = c;
-  }
-  int32_t bits = (62 - ep_bitlen((uint64_t)(d - 1))) >> 1; /* so that the squares add up to at most 2^62 */
-  int32_t pre = ep_bitlen(largest) - (bits < 30 ? bits : 30);
-  if (pre < 0) pre = 0;
-  for (int32_t i = 0; i < d; i++) {
-    int64_t c = ep_rshift_round(centered(x[i], d, sum, center), pre);
-    squares += (uint64_t)(c * c);
-  }
-  int64_t epsilon = ep_rshift_round(op[EP_O_P0 + 1], op[EP_O_P0 + 2] + 2 * pre);
-  if (epsilon > (int64_t)1 << 62) epsilon = (int64_t)1 << 62;
-  ep_scale r = ep_rsqrt(squares + (uint64_t)epsilon);
-  for (int32_t from = 0; from < d; from += CHUNK) {
-    int64_t wide[CHUNK];
-    int32_t n = d - from < CHUNK ? d - from : CHUNK;
-    for (int32_t i = 0; i < n; i++)
-      wide[i] = ep_rshift_round(centered(x[from + i], d, sum, center), pre) * gamma[from + i];
-    s->kernels.requant(y + from, wide, r.m, r.e + op[EP_O_P0 + 3], n, &s->saturations);
-  }
-  for (int32_t i = 0; i < d && beta; i++) y[i] = ep_sat32_count((int64_t)y[i] + beta[i], &s->saturations);
-}
-
 static void norm(ep_session *s, const int32_t *op, int32_t n) {
-  int32_t groups = op[EP_O_P0 + 4], d = ep_width(&s->program, op[EP_O_IN0]) / groups;
+  const ep_program *p = &s->program;
+  int32_t groups = op[EP_O_P0 + 4];
+  ep_norm how = {.gamma = ep_i32(p, op[EP_O_T0]),
+                 .beta = op[EP_O_T1] >= 0 ? ep_i32(p, op[EP_O_T1]) : NULL,
+                 .d = ep_width(p, op[EP_O_IN0]) / groups,
+                 .center = op[EP_O_P0],
+                 .eps_m = op[EP_O_P0 + 1],
+                 .eps_shift = op[EP_O_P0 + 2],
+                 .out_shift = op[EP_O_P0 + 3]};
   for (int32_t t = 0; t < n; t++) {
     const int32_t *x = ep_value(s, op[EP_O_IN0], t);
     int32_t *y = ep_value(s, op[EP_O_OUT], t);
-    for (int32_t g = 0; g < groups; g++) norm_group(s, op, d, x + g * d, y + g * d);
+    for (int32_t g = 0; g < groups; g++) s->kernels.norm(y + g * how.d, x + g * how.d, &how, &s->saturations);
   }
 }
 
 static void add(ep_session *s, const int32_t *op, int32_t n) {
   int32_t width = ep_width(&s->program, op[EP_O_OUT]);
-  int64_t ka = (int64_t)1 << op[EP_O_P0], kb = (int64_t)1 << op[EP_O_P0 + 1];
   for (int32_t t = 0; t < n; t++) {
     const int32_t *a = ep_value(s, op[EP_O_IN0], t), *b = ep_value(s, op[EP_O_IN1], t);
-    int32_t *y = ep_value(s, op[EP_O_OUT], t);
-    for (int32_t i = 0; i < width; i++)
-      y[i] = ep_sat32_count(ep_rshift_round(a[i] * ka + b[i] * kb, op[EP_O_P0 + 2]), &s->saturations);
+    s->kernels.add(ep_value(s, op[EP_O_OUT], t), a, b, op + EP_O_P0, width, &s->saturations);
   }
 }
 
@@ -91,36 +62,21 @@ static void mul(ep_session *s, const int32_t *op, int32_t n) {
   int32_t width = ep_width(&s->program, op[EP_O_OUT]);
   for (int32_t t = 0; t < n; t++) {
     const int32_t *a = ep_value(s, op[EP_O_IN0], t), *b = ep_value(s, op[EP_O_IN1], t);
-    int32_t *y = ep_value(s, op[EP_O_OUT], t);
-    for (int32_t i = 0; i < width; i++)
-      y[i] = ep_sat32_count(ep_rshift_round((int64_t)a[i] * b[i], op[EP_O_P0]), &s->saturations);
+    s->kernels.mul(ep_value(s, op[EP_O_OUT], t), a, b, op[EP_O_P0], width, &s->saturations);
   }
 }
 
-/* The function of a table at u, 24 fractional bits: steps of 1/64 over [-16, 16), linear between them, exact ends. */
-static int64_t curve(const int32_t *table, int32_t u, int32_t out_shift) {
-  int32_t v = u < -(1 << 28) ? 0 : u >= 1 << 28 ? 1 << 29 : u + (1 << 28), i = v >> 18, f = v & 0x3ffff;
-  int64_t y = table[i] * (int64_t)0x40000;
-  if (f) y += ((int64_t)table[i + 1] - table[i]) * f;
-  return ep_rshift_round(y, out_shift);
-}
-
-int64_t ep_softcap(const int32_t *cap, int32_t x) { return curve(cap + 2, ep_sat32(ep_rshift_round(x, cap[0])), cap[1]); }
-
-static int64_t activation(const int32_t *op, const int32_t *table, int32_t x) {
-  int32_t u = ep_sat32(ep_rshift_round(x, op[EP_O_P0]));
-  int identity = (u < -(1 << 28) && op[EP_O_P0 + 2]) || (u >= 1 << 28 && op[EP_O_P0 + 3]);
-  return identity ? ep_rshift_round(x, op[EP_O_P0 + 4]) : curve(table, u, op[EP_O_P0 + 1]);
-}
+int64_t ep_softcap(const int32_t *cap, int32_t x) { return ep_curve_at(cap + 2, ep_sat32(ep_rshift_round(x, cap[0])), cap[1]); }
 
 static void act(ep_session *s, const int32_t *op, int32_t n) {
-  const int32_t *table = ep_i32(&s->program, op[EP_O_T0]);
+  ep_curve how = {.table = ep_i32(&s->program, op[EP_O_T0]),
+                  .in_shift = op[EP_O_P0],
+                  .out_shift = op[EP_O_P0 + 1],
+                  .left = op[EP_O_P0 + 2],
+                  .right = op[EP_O_P0 + 3],
+                  .id_shift = op[EP_O_P0 + 4]};
   int32_t width = ep_width(&s->program, op[EP_O_OUT]);
-  for (int32_t t = 0; t < n; t++) {
-    const int32_t *x = ep_value(s, op[EP_O_IN0], t);
-    int32_t *y = ep_value(s, op[EP_O_OUT], t);
-    for (int32_t i = 0; i < width; i++) y[i] = ep_sat32_count(activation(op, table, x[i]), &s->saturations);
-  }
+  for (int32_t t = 0; t < n; t++) s->kernels.act(ep_value(s, op[EP_O_OUT], t), ep_value(s, op[EP_O_IN0], t), &how, width, &s->saturations);
 }
 
 /* Pairs from `from` on of one head, n at most CHUNK / 2. */

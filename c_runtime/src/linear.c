@@ -32,10 +32,9 @@ static void finish(const ep_session *s, ep_lane *lane, const int32_t *op, const 
   const int32_t *scales = ep_i32(p, op[EP_O_T2]) + 2 * (size_t)row;
   const int32_t *bias = op[EP_O_T3] >= 0 ? ep_i32(p, op[EP_O_T3]) + row : NULL;
   uint64_t count = 0;
-  for (int32_t i = 0; i < tile->tokens; i++) {
-    const int64_t *acc = lane->acc + (size_t)i * (size_t)tile->rows;
-    int32_t *y = out + (size_t)i * stride, shift = op[EP_O_P0] - s->shifts[t + i];
-    s->kernels.requant_rows(y, acc, scales, shift, tile->rows, &count);
+  s->kernels.requant_rows(out, stride, lane->acc, scales, op[EP_O_P0], s->shifts + t, tile->rows, tile->tokens, &count);
+  for (int32_t i = 0; i < tile->tokens && (bias || op[EP_O_P0 + 1] >= 0); i++) {
+    int32_t *y = out + (size_t)i * stride;
     for (int32_t r = 0; r < tile->rows && bias; r++) y[r] = ep_sat32_count((int64_t)y[r] + bias[r], &count);
     if (op[EP_O_P0 + 1] >= 0) cap_logits(s, op, y, tile->rows, &count);
   }

@@ -171,15 +171,22 @@ static void draw_row(int64_t *acc, int32_t *scale, int32_t shift, int32_t odd) {
 }
 
 static void test_requant(void) {
-  for (int i = 0; i < 60000; i++) {
-    int32_t n = 1 + below(20), shift = below(i % 2 ? 60 : 1100) - (i % 2 ? 30 : 1040);
-    int64_t *acc = (int64_t *)room((size_t)n * 8);
-    int32_t *scales = (int32_t *)room((size_t)n * 8), *want = (int32_t *)room((size_t)n * 4), *got = (int32_t *)room((size_t)n * 4);
+  for (int i = 0; i < 30000; i++) {
+    int32_t n = 1 + below(20), tokens = 1 + below(3), shift = below(i % 2 ? 60 : 1100) - (i % 2 ? 30 : 1040), less[3] = {below(18), below(18), below(18)};
+    size_t all = (size_t)(n * tokens), gap = (size_t)below(3), bytes = (all + gap * (size_t)tokens) * 4;
+    int64_t *acc = (int64_t *)room(all * 8);
+    int32_t *scales = (int32_t *)room((size_t)n * 8), *want = (int32_t *)room(bytes), *got = (int32_t *)room(bytes);
     uint64_t counted = 5, saturated = 5;
     for (int32_t r = 0; r < n; r++) draw_row(acc + r, scales + 2 * r, shift, i % 3 ? 100 : 3);
-    generic.requant_rows(want, acc, scales, shift, n, &counted);
-    fast.requant_rows(got, acc, scales, shift, n, &saturated);
-    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    for (size_t k = (size_t)n; k < all; k++) {
+      int32_t other[2];
+      draw_row(acc + k, other, shift, 100);
+    }
+    memset(want, 7, bytes);
+    memset(got, 7, bytes);
+    generic.requant_rows(want, (size_t)n + gap, acc, scales, shift, less, n, tokens, &counted);
+    fast.requant_rows(got, (size_t)n + gap, acc, scales, shift, less, n, tokens, &saturated);
+    CHECK(memcmp(want, got, bytes) == 0 && counted == saturated);
     free(acc), free(scales), free(want), free(got);
   }
 }
@@ -229,6 +236,43 @@ static void test_exponentials(void) {
   }
 }
 
+/* ---- numbers alone ---------------------------------------------------------------------------------------------- */
+
+static int32_t *draw_numbers(int32_t n) {
+  int32_t *p = (int32_t *)room((size_t)n * 4), bits = 1 + below(32);
+  for (int32_t i = 0; i < n; i++) p[i] = below(50) ? draw32(bits) : below(2) ? INT32_MIN : INT32_MAX;
+  return p;
+}
+
+static int32_t draw_shift(void) { return below(8) ? below(90) - 25 : below(2047) - 1023; }
+
+static void test_elements(void) {
+  static int32_t table[2049];
+  for (int i = 0; i < 20000; i++) {
+    int32_t n = 1 + below(40), left = below(2), right = below(2), shift[3] = {below(31), below(31), draw_shift()};
+    int32_t *a = draw_numbers(n), *b = draw_numbers(n), *want = (int32_t *)room((size_t)n * 4), *got = (int32_t *)room((size_t)n * 4);
+    uint64_t counted = 5, saturated = 5;
+    ep_curve how = {table, below(30) - 15, below(4) ? below(40) : draw_shift(), left, right, draw_shift()};
+    ep_norm norm = {b, below(2) ? a : NULL, n, below(2), draw32(32) & INT32_MAX, draw_shift(), draw_shift() % 60};
+    if (i % 100 == 0)
+      for (int k = 0; k < 2049; k++) table[k] = i % 300 ? draw32(32) : draw32(20);
+    if (below(9) == 0) how.in_shift = draw_shift();
+    generic.add(want, a, b, shift, n, &counted);
+    fast.add(got, a, b, shift, n, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    generic.mul(want, a, b, shift[2], n, &counted);
+    fast.mul(got, a, b, shift[2], n, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    generic.act(want, a, &how, n, &counted);
+    fast.act(got, a, &how, n, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    generic.norm(want, a, &norm, &counted);
+    fast.norm(got, a, &norm, &saturated);
+    CHECK(memcmp(want, got, (size_t)n * 4) == 0 && counted == saturated);
+    free(a), free(b), free(want), free(got);
+  }
+}
+
 int main(void) {
   /* Each set that the processor has by itself, and all of them together. */
   static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_AVX2 | EP_CPU_AVX512, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD};
@@ -245,6 +289,7 @@ int main(void) {
     test_exponentials();
     test_narrow16();
     test_requant();
+    test_elements();
   }
   return failures != 0;
 }

@@ -483,7 +483,7 @@ AVX2 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shif
   }
 }
 
-AVX2 static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
+AVX2 static void requant_row(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
   int32_t r = 0;
   for (; r + 4 <= n; r += 4) {
     __m256i m = load(scales + 2 * r); /* m, h, ... */
@@ -491,6 +491,11 @@ AVX2 static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *sca
     for (int32_t k = r; k < r + 4; k++) y[k] = ep_requant(acc[k], scales[2 * k], scales[2 * k + 1] + shift, count);
   }
   for (; r < n; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, count);
+}
+
+AVX2 static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
+                         int32_t rows, int32_t tokens, uint64_t *count) {
+  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows) requant_row(y, acc, scales, shift - less[t], rows, count);
 }
 
 void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
@@ -509,7 +514,11 @@ void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
                         .exponentials = exponentials,
                         .align_kv16 = align_kv16,
                         .requant = requant,
-                        .requant_rows = requant_rows};
+                        .requant_rows = requant_rows,
+                        .add = table->add,
+                        .mul = table->mul,
+                        .act = table->act,
+                        .norm = table->norm};
 }
 
 #else

@@ -2,26 +2,7 @@
 #include "avx512.h"
 
 #ifdef EP_HAS_AVX512
-#include "../fixed.h"
-
 /* ---- rounding --------------------------------------------------------------------------------------------------- */
-
-/* Eight of requant(a, m, n) for n >= 33 and m (even dwords) above -2^31; |a| <= 2^62. less: n - 33 in 64 bits, |n| < 2^31. Returns 0
- * where that does not hold. With hi = floor(a * m / 2^32), |hi| <= 2^61, the result is floor((floor(hi / 2^(n-33)) + 1) / 2). */
-INLINE int requant8(int32_t *y, __m512i a, __m512i m, __m512i less, uint64_t *count) {
-  __mmask16 lowest = _mm512_mask_cmpeq_epi32_mask(0x5555, m, _mm512_set1_epi32(INT32_MIN));
-  if (_mm512_movepi64_mask(less) | lowest) return 0;
-  __mmask8 negative = _mm512_movepi64_mask(_mm512_slli_epi64(m, 32));
-  a = _mm512_mask_sub_epi64(a, negative, _mm512_setzero_si512(), a);
-  m = _mm512_abs_epi32(m);
-  __m512i hi = _mm512_add_epi64(_mm512_mul_epi32(odd(a), m), odd(_mm512_mul_epu32(a, m)));
-  __m512i v = _mm512_srai_epi64(_mm512_add_epi64(_mm512_srav_epi64(hi, less), _mm512_set1_epi64(1)), 1);
-  __m256i short_of = _mm512_cvtsepi64_epi32(v);
-  __mmask8 changed = _mm512_cmpneq_epi64_mask(_mm512_cvtepi32_epi64(short_of), v);
-  if (changed) *count += (uint64_t)__builtin_popcount(changed);
-  _mm256_storeu_si256((__m256i *)y, short_of);
-  return 1;
-}
 
 INLINE __m512i less33(int32_t n, __m256i minus) {
   return _mm512_cvtepi32_epi64(_mm256_sub_epi32(_mm256_set1_epi32(n - 33), minus));
@@ -57,15 +38,31 @@ AVX512 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t sh
   }
 }
 
-AVX512 static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
+/* Eight rows of all tokens; m, h, ... in scales. Returns 0, with nothing done, for numbers that requant8 does not take. */
+INLINE int rows8(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less, size_t rows,
+                 int32_t tokens, uint64_t *count) {
+  __m512i m = load(scales), h = _mm512_add_epi64(_mm512_srai_epi64(m, 32), _mm512_set1_epi64((int64_t)shift - 33));
+  int32_t most = less[0];
+  for (int32_t t = 1; t < tokens; t++)
+    if (less[t] > most) most = less[t];
+  if (_mm512_movepi64_mask(_mm512_sub_epi64(h, _mm512_set1_epi64(most))) || lowest(m)) return 0;
+  __mmask8 negative = _mm512_movepi64_mask(_mm512_slli_epi64(m, 32));
+  m = _mm512_abs_epi32(m);
+  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows)
+    put(y, rounded(load(acc), negative, m, _mm512_sub_epi64(h, _mm512_set1_epi64(less[t]))), count);
+  return 1;
+}
+
+AVX512 static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
+                         int32_t rows, int32_t tokens, uint64_t *count) {
   int32_t r = 0;
-  for (; r + 8 <= n; r += 8) {
-    __m512i m = load(scales + 2 * r); /* m, h, ... */
-    __m512i less = _mm512_srai_epi64(_mm512_add_epi32(m, _mm512_set1_epi32(shift - 33)), 32);
-    if (requant8(y + r, load(acc + r), m, less, count)) continue;
-    for (int32_t k = r; k < r + 8; k++) y[k] = ep_requant(acc[k], scales[2 * k], scales[2 * k + 1] + shift, count);
+  for (; r < rows; r += 8) {
+    if (r + 8 <= rows && rows8(y + r, stride, acc + r, scales + 2 * r, shift, less, (size_t)rows, tokens, count)) continue;
+    for (int32_t t = 0; t < tokens; t++)
+      for (int32_t k = r; k < r + 8 && k < rows; k++)
+        y[(size_t)t * stride + (size_t)k] =
+            ep_requant(acc[(size_t)t * (size_t)rows + (size_t)k], scales[2 * k], scales[2 * k + 1] + shift - less[t], count);
   }
-  for (; r < n; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, count);
 }
 
 void ep_avx512_kernels(ep_kernels *table, uint32_t cpu) {
@@ -76,6 +73,8 @@ void ep_avx512_kernels(ep_kernels *table, uint32_t cpu) {
   table->requant = requant;
   table->requant_rows = requant_rows;
   ep_avx512_linear(table);
+  ep_avx512_attention(table);
+  ep_avx512_elements(table);
 }
 
 #else

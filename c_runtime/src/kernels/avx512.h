@@ -9,6 +9,8 @@
 #define EP_HAS_AVX512 1
 #include <immintrin.h>
 
+#include "../fixed.h"
+
 #define EP_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512ifma"
 #define AVX512 __attribute__((target(EP_AVX512_TARGET)))
 #define INLINE static inline __attribute__((always_inline, target(EP_AVX512_TARGET)))
@@ -34,7 +36,34 @@ INLINE __m512i load16(const int16_t *p, size_t n) {
   return _mm512_cvtepi16_epi64(_mm_maskz_loadu_epi16((__mmask8)first(n), p));
 }
 
+/* sat32 of eight, counted. */
+INLINE void put(int32_t *y, __m512i v, uint64_t *count) {
+  __m256i s = _mm512_cvtsepi64_epi32(v);
+  __mmask8 changed = _mm512_cmpneq_epi64_mask(_mm512_cvtepi32_epi64(s), v);
+  if (changed) *count += (uint64_t)__builtin_popcount(changed);
+  _mm256_storeu_si256((__m256i *)y, s);
+}
+
+/* floor(a * m / 2^n + 1/2) of eight for n >= 33, |a| <= 2^62; m (even dwords) without its sign, less: n - 33. With
+ * hi = floor(a * m / 2^32), |hi| <= 2^61, that is floor((floor(hi / 2^(n-33)) + 1) / 2). */
+INLINE __m512i rounded(__m512i a, __mmask8 negative, __m512i m, __m512i less) {
+  a = _mm512_mask_sub_epi64(a, negative, _mm512_setzero_si512(), a);
+  __m512i hi = _mm512_add_epi64(_mm512_mul_epi32(odd(a), m), odd(_mm512_mul_epu32(a, m)));
+  return _mm512_srai_epi64(_mm512_add_epi64(_mm512_srav_epi64(hi, less), _mm512_set1_epi64(1)), 1);
+}
+
+INLINE int lowest(__m512i m) { return _mm512_mask_cmpeq_epi32_mask(0x5555, m, _mm512_set1_epi32(INT32_MIN)) != 0; }
+
+/* Eight of requant(a, m, n); returns 0, with nothing done, where n < 33 or m is -2^31. */
+INLINE int requant8(int32_t *y, __m512i a, __m512i m, __m512i less, uint64_t *count) {
+  if (_mm512_movepi64_mask(less) || lowest(m)) return 0;
+  put(y, rounded(a, _mm512_movepi64_mask(_mm512_slli_epi64(m, 32)), _mm512_abs_epi32(m), less), count);
+  return 1;
+}
+
 void ep_avx512_linear(ep_kernels *table);
+void ep_avx512_attention(ep_kernels *table);
+void ep_avx512_elements(ep_kernels *table);
 #endif
 
 #endif

@@ -241,7 +241,9 @@ INLINE void turn(int16_t *to, const int8_t *w, size_t stride, int form) {
 INLINE void fill(panel *to, const ep_tile *tile, size_t r, size_t i, size_t groups, int form) {
   size_t all = (size_t)tile->cols / 32, bytes = form == W4G32 ? 16 : 32, step = form == W4G32 ? 2 : 1;
   for (size_t k = 0; k < groups; k++) {
-    turn(to->w[k][0], tile->w + (r * all + i + k) * bytes, all * bytes, form);
+    const int8_t *w = tile->w + (r * all + i + k) * bytes, *later = w + 16 * all * bytes;
+    turn(to->w[k][0], w, all * bytes, form);
+    for (size_t row = 0; row < 16; row++, later += all * bytes) _mm_prefetch((const char *)later, _MM_HINT_T1); /* the next panel */
     if (form == W8) continue;
     const int16_t *g = tile->g + (r * all + i + k) * step;
     for (size_t row = 0; row < 16; row++, g += all * step) {

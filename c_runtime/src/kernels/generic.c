@@ -1,7 +1,5 @@
 /* The reference kernels. */
-#include "kernels.h"
-
-#include "../fixed.h"
+#include "elements.h"
 
 static int32_t dot32(const int8_t *w, const int16_t *x) {
   int32_t sum = 0;
@@ -127,8 +125,43 @@ static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, in
   for (int32_t i = 0; i < n; i++) y[i] = ep_requant(acc[i], m, shift, count);
 }
 
-static void requant_rows(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
-  for (int32_t r = 0; r < n; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift, count);
+static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
+                         int32_t rows, int32_t tokens, uint64_t *count) {
+  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows)
+    for (int32_t r = 0; r < rows; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift - less[t], count);
+}
+
+static void add(int32_t *y, const int32_t *a, const int32_t *b, const int32_t shift[3], int32_t n, uint64_t *count) {
+  for (int32_t i = 0; i < n; i++) y[i] = ep_sat32_count(ep_add_at(a[i], b[i], shift), count);
+}
+
+static void mul(int32_t *y, const int32_t *a, const int32_t *b, int32_t shift, int32_t n, uint64_t *count) {
+  for (int32_t i = 0; i < n; i++) y[i] = ep_sat32_count(ep_rshift_round((int64_t)a[i] * b[i], shift), count);
+}
+
+static void act(int32_t *y, const int32_t *x, const ep_curve *how, int32_t n, uint64_t *count) {
+  for (int32_t i = 0; i < n; i++) y[i] = ep_sat32_count(ep_act_at(how, x[i]), count);
+}
+
+static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *count) {
+  int64_t sum = 0;
+  uint64_t largest = 0, squares = 0;
+  for (int32_t i = 0; i < how->d && how->center; i++) sum += x[i];
+  for (int32_t i = 0; i < how->d; i++) {
+    uint64_t c = ep_abs(ep_centered(how, x[i], sum));
+    if (c > largest) largest = c;
+  }
+  int32_t pre = ep_norm_shift(how->d, largest);
+  for (int32_t i = 0; i < how->d; i++) {
+    int64_t c = ep_rshift_round(ep_centered(how, x[i], sum), pre);
+    squares += (uint64_t)(c * c);
+  }
+  ep_scale r = ep_norm_scale(how, squares, pre);
+  for (int32_t i = 0; i < how->d; i++) {
+    int64_t c = ep_rshift_round(ep_centered(how, x[i], sum), pre);
+    y[i] = ep_requant(c * how->gamma[i], r.m, r.e + how->out_shift, count);
+    if (how->beta) y[i] = ep_sat32_count((int64_t)y[i] + how->beta[i], count);
+  }
 }
 
 void ep_generic_kernels(ep_kernels *table) {
@@ -146,5 +179,9 @@ void ep_generic_kernels(ep_kernels *table) {
                         .exponentials = exponentials,
                         .align_kv16 = align_kv16,
                         .requant = requant,
-                        .requant_rows = requant_rows};
+                        .requant_rows = requant_rows,
+                        .add = add,
+                        .mul = mul,
+                        .act = act,
+                        .norm = norm};
 }

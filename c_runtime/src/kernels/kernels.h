@@ -20,6 +20,18 @@ typedef struct ep_tile {
   void *scratch; /* ep_kernels.scratch bytes, aligned to 64 */
 } ep_tile;
 
+/* ACT: the operator's parameters. */
+typedef struct ep_curve {
+  const int32_t *table; /* [2049] */
+  int32_t in_shift, out_shift, left, right, id_shift;
+} ep_curve;
+
+/* NORM of d numbers. */
+typedef struct ep_norm {
+  const int32_t *gamma, *beta; /* [d]; beta may be NULL */
+  int32_t d, center, eps_m, eps_shift, out_shift;
+} ep_norm;
+
 typedef struct ep_kernels {
   const char *name;
   size_t scratch; /* a multiple of 64 */
@@ -42,8 +54,14 @@ typedef struct ep_kernels {
   void (*align_kv16)(int32_t *p, const uint8_t *s, int32_t most, int32_t n);
   /* y[i] = requant(acc[i], m, shift), |acc| <= 2^62. */
   void (*requant)(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count);
-  /* y[r] = requant(acc[r], scales[2r], scales[2r + 1] + shift), saturations counted; |acc| < 2^57. */
-  void (*requant_rows)(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count);
+  /* y[t * stride + r] = requant(acc[t * rows + r], scales[2r], scales[2r + 1] + shift - less[t]), saturations counted; |acc| < 2^57. */
+  void (*requant_rows)(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
+                       int32_t rows, int32_t tokens, uint64_t *count);
+  /* The operators of these names for n numbers, saturations counted. ADD: shift holds la, lb, shift. */
+  void (*add)(int32_t *y, const int32_t *a, const int32_t *b, const int32_t shift[3], int32_t n, uint64_t *count);
+  void (*mul)(int32_t *y, const int32_t *a, const int32_t *b, int32_t shift, int32_t n, uint64_t *count);
+  void (*act)(int32_t *y, const int32_t *x, const ep_curve *how, int32_t n, uint64_t *count);
+  void (*norm)(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *count);
 } ep_kernels;
 
 /* Fill the table with the best kernels for a processor with these EP_CPU_ bits. */
