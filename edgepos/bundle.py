@@ -25,7 +25,8 @@ from .runtime.session import MAX_THREADS, CSession
 from .runtime.tokenizer import Tokenizer
 from .session_rules import whole_number
 
-ENGINES = ("c", "golden", "onnx")
+ENGINES = ("c", "golden", "onnx", "onnx-int8")
+ONNX_FILES = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx"}
 
 
 class Bundle:
@@ -134,7 +135,8 @@ class Bundle:
     # ---- running it
 
     def session(self, context: int | None = None, threads: int = 1, engine: str = "c"):
-        """A fresh session of an engine: "c" (the runtime), "golden" (its specification in NumPy) or "onnx" (ONNX Runtime).
+        """A fresh session of an engine: "c" (the runtime), "golden" (its specification in NumPy), "onnx" (ONNX Runtime) or "onnx-int8" (ONNX
+        Runtime on the faster form, where the bundle has it).
 
         `context` is the number of tokens it can hold, by default the model's. Raises EdgePosError for unknown engines and ContextError for contexts that do not fit.
         """
@@ -159,12 +161,15 @@ class Bundle:
             return CSession(self.image, context=context, threads=threads)
         if engine == "golden":
             return GoldenSession(self.program, context)
-        if engine == "onnx":
+        if engine in ONNX_FILES:
+            file = ONNX_FILES[engine]
             if self.path is None:
-                raise FormatError(f"{self.model_path}: engine 'onnx' needs the bundle folder with its model.onnx")
+                raise FormatError(f"{self.model_path}: engine '{engine}' needs the bundle folder with its {file}")
+            if engine == "onnx-int8" and not (self.path / file).is_file():
+                raise EdgePosError(f"{self.path}: has no {file}; export it with onnx='int8' (--onnx int8)")
             from .float_session import FloatSession
 
-            return FloatSession(self.path / "model.onnx", context=context, threads=threads)
+            return FloatSession(self.path / file, context=context, threads=threads)
         raise EdgePosError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")
 
     def embed(self, texts, *, threads: int = 1, engine: str = "c", truncate: bool = True) -> np.ndarray:

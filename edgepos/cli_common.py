@@ -18,6 +18,7 @@ class Engine(str, Enum):
     c = "c"
     golden = "golden"
     onnx = "onnx"
+    onnx_int8 = "onnx-int8"
 
 
 BundleArgument = Annotated[Path, typer.Argument(help="A bundle folder (NAME.edgepos) or its model.gguf.")]

@@ -25,6 +25,7 @@ def export_bundle(
     tokenizer: str | os.PathLike | None = SOURCE,
     chat_template: str | None = SOURCE,
     example_inputs=None,
+    onnx: str = "float",
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Bundle:
@@ -41,6 +42,7 @@ def export_bundle(
     chat_template: "source", or None to leave the model's chat template out
     example_inputs: of a module: token ids [1, n], or a tuple or dict of its inputs with them; without a tokenizer they are also what
                  the fixed points are chosen on, unless `calibration` says otherwise
+    onnx:        "float", or "int8" for a second, faster form of model.onnx, with 8-bit activations (docs/onnx.md)
     force:       replace an existing bundle
     progress:    called with (what, done, total)
 
@@ -49,7 +51,7 @@ def export_bundle(
     source, tokenizer, calibration = _opened(source, example_inputs, context, tokenizer, calibration)
     path = compiler.export_bundle(
         source, out, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, tokenizer=tokenizer,
-        chat_template=chat_template, force=force, progress=progress,
+        chat_template=chat_template, onnx=onnx, force=force, progress=progress,
     )  # fmt: skip
     return Bundle(path)
 

@@ -14,7 +14,7 @@ from ..export import CanonicalModel
 from ..report.build import dumps
 from ..report.markdown import render
 from ..resources import c_runtime_dir
-from . import gguf_file, manifest, onnx_out
+from . import gguf_file, manifest, onnx_int8, onnx_out
 from . import options as option_rules
 from .pipeline import Compiled, compile_model
 from .position_tables import emit_tables
@@ -36,12 +36,13 @@ def export_bundle(
     choices: dict[str, int] | None = None,
     tokenizer: str | None = option_rules.SOURCE,
     chat_template: str | None = option_rules.SOURCE,
+    onnx: str = "float",
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Compile `source` and write the bundle folder `out`; returns its path.
 
-    The options are those of `compile_model`. An existing bundle is replaced only with force=True; anything else that stands
+    The options are those of `compile_model`; onnx: "int8" adds a faster form of model.onnx. An existing bundle is replaced only with force=True; anything else that stands
     at `out` is left alone. When something fails, or the user interrupts, nothing new stays on the disk; what a killed process
     leaves (`.edgepos-*.tmp` beside `out`) goes with the next export there.
     Raises EdgePosError (UnsupportedError, FormatError among them).
@@ -50,6 +51,7 @@ def export_bundle(
     _check_target(path, force)
     # A bad option should not wait for a large model to be read.
     option_rules.check(weights=option_rules.SOURCE if weights is None else weights, activations=activations, kv=kv, context=None, limit=1)
+    option_rules.check_onnx(onnx)
     tell = progress or (lambda what, done, total: None)
     tell("read", 0, 1)
     canonical = source if isinstance(source, CanonicalModel) else export.load(source, context=context)
@@ -61,7 +63,7 @@ def export_bundle(
     try:
         with temporary_folder(path.parent) as temporary:
             tell("write", 0, 1)
-            fill(temporary, canonical, compiled)
+            fill(temporary, canonical, compiled, int8=onnx == "int8")
             _move(temporary, path, force)
             tell("write", 1, 1)
     except OSError as error:
@@ -70,12 +72,14 @@ def export_bundle(
     return path
 
 
-def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled) -> None:
-    """Write every file of a bundle into an empty folder. The same inputs give the same bytes."""
+def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled, *, int8: bool = False) -> None:
+    """Write every file of a bundle into an empty folder, int8: model.int8.onnx too. The same inputs give the same bytes."""
     program = compiled.program
     model = folder / "model.gguf"
     data_start = gguf_file.write(model, program, _facts(canonical, compiled))
     onnx_out.write(folder / "model.onnx", canonical.model, compiled.source, program, data_start)
+    if int8:
+        onnx_int8.write(folder, canonical.model, compiled.source, program, data_start)
     tables = emit_tables(compiled.source, folder / "tables", compiled.options.context)
     _copy_runtime(folder / "runtime")
     memory = manifest.memory(program, model.stat().st_size, _arena_bytes(model, manifest.contexts(program)))

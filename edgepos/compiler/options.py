@@ -12,6 +12,7 @@ from .tokenizer_tensors import PRE_TOKENIZERS
 WEIGHTS = ("source", "w4g32", "w8g32", "w8")
 ACTIVATIONS = ("a16",)
 KV = ("kv16", "kv8")
+ONNX = ("float", "int8")
 CONTEXT_LIMIT = 2**18
 SOURCE = "source"  # the tokenizer that comes with the model
 
@@ -65,6 +66,12 @@ def check_tokenizer(tokenizer: str | None, canonical: CanonicalModel) -> None:
     elif spec is not None:
         return
     raise UnsupportedError(f"tokenizer: {problem}; tokenizer=None (--no-tokenizer) exports a model that works on token ids")
+
+
+def check_onnx(onnx: str) -> None:
+    """Raises UnsupportedError for a form of model.onnx that is not known."""
+    if onnx not in ONNX:
+        raise UnsupportedError(f"option onnx is {onnx!r}; allowed: {', '.join(ONNX)}")
 
 
 def check_chat_template(chat_template: str | None) -> None:

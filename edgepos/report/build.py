@@ -13,6 +13,7 @@ from .accuracy import compare
 from .embedding import compare_embeddings, sentences
 from .layers import layer_errors
 from .markdown import render
+from .onnx_forms import compare_forms, has_forms
 from .windows import Text, text_windows
 
 LAYER_WINDOW = 64
@@ -45,6 +46,8 @@ def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192,
     session = bundle.session(context=max(map(len, cut)), threads=threads)
     report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **compare(reference, session, cut, step)}
     report["layers"] = layer_errors(bundle.program, canonical.model, cut[0][:LAYER_WINDOW])
+    if has_forms(bundle):
+        report["onnx"] = compare_forms(bundle, reference, cut, threads)
     return report
 
 

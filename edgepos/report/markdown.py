@@ -20,6 +20,7 @@ def _accuracy(report: dict) -> list[str]:
     if not a:
         return ["## Accuracy", "", "Not measured yet: run `edgepos report BUNDLE --source SRC`.", ""]
     rows = [f"| {name} | {value} |" for name, value in accuracy_rows(a)]
+    rows += [f"| {form['file']} | {form_line(form)} |" for form in report.get("onnx", ())]
     return ["## Accuracy against the float model", "", "| figure | value |", "|---|---|", *rows, ""]
 
 
@@ -44,6 +45,12 @@ def accuracy_rows(a: dict) -> list[tuple[str, str]]:
         ("same first choice", f"{a['top1_agreement']:.2%}"),
         ("largest error of a logit", f"{a['max_logit_error']:.3g}"),
     ]
+
+
+def form_line(form: dict) -> str:
+    """A form of model.onnx in one line: its accuracy against the float model and its speed."""
+    accuracy = f"KL {form['kl_mean']:.3g} nats, same first choice {form['top1_agreement']:.2%}"
+    return f"{accuracy}, {form['tokens_per_second']:.0f} tokens/s over {form['tokens']} tokens, {form['threads']} thread{'s' * (form['threads'] > 1)}"
 
 
 def _positions(report: dict) -> list[str]:
