@@ -11,7 +11,6 @@ ALIBI_TESTS = ("test_compiler_constants.py", "test_positions_alibi.py")
 ROWS_TESTS = ("test_positions_rows.py",)
 C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample", "test_rotate")
 GENERATION_TESTS = ("test_runtime_generation.py",)
-CHAT_TESTS = ("test_chat.py",)
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,6 @@ MUTATIONS = (
     Mutation("penalty without saturation", _SRC + "sample.c", "ep_sat32(ep_rshift_round(l * (int64_t)penalty, 16))", "(int32_t)ep_rshift_round(l * (int64_t)penalty, 16)", GENERATION_TESTS),
     Mutation("loss without the quadratic term", _SRC + "fixed.c", "- x + (x * x >> 33)", "- x", GENERATION_TESTS),
     Mutation("stop strings are shown in part", _SRC + "chat.c", "if (found < 0 && at < held) held = at;", "", GENERATION_TESTS),
-    Mutation("contents may hold control tokens", _SRC + "tokenizer.c", "size > room && is_control", "0 && is_control", CHAT_TESTS),
-    Mutation("chat contents keep their spaces", _SRC + "chat.c", "join[2] & TAKES_BEHIND", "0", CHAT_TESTS),
-    Mutation("chat joins of the wrong side", _SRC + "chat.c", "ROLES * left + role", "ROLES * role + left", CHAT_TESTS),
     Mutation("golden penalty on every occurrence", "edgepos/sampling.py", "text[-self.penalty_last :]", "text[: self.penalty_last or None]", GENERATION_TESTS),
     # The specification itself, against mathematics.
     Mutation("golden GQA head map swapped", "edgepos/golden.py", "np.arange(heads) * cache.k.shape[0] // heads", "np.arange(heads) % cache.k.shape[0]", SPECIFICATION_TESTS),

@@ -24,7 +24,7 @@ from pathlib import Path
 from mutation_list import C_TESTS, MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("edgepos", "export", "c_runtime", "tests", "pyproject.toml")
+COPIED = ("edgepos", "export", "c_runtime", "examples/tiny", "tests", "pyproject.toml")
 SECONDS = 300  # most for one command
 WORKERS = 2
 
