@@ -48,7 +48,7 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
 
     tokenizer_path = find_tokenizer(folder)
     tokenizer = read_tokenizer_json(
-        tokenizer_path, vocab_size=vocab_size, bos_id=bos[0] if bos else None, eos_ids=eos_ids
+        tokenizer_path, vocab_size=vocab_size, bos_id=bos[0] if bos else None, eos_ids=eos_ids, whole_texts=hasattr(family, "build_encoder")
     )
     chat, chat_files = read_hf_template(folder)
     return CanonicalModel(

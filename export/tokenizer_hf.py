@@ -26,14 +26,17 @@ def byte_alphabet() -> dict[str, int]:
 ALPHABET = byte_alphabet()
 
 
-def read_tokenizer_json(path: Path, *, vocab_size: int, bos_id: int | None, eos_ids: tuple[int, ...]) -> TokenizerSpec:
+def read_tokenizer_json(path: Path, *, vocab_size: int, bos_id: int | None, eos_ids: tuple[int, ...], whole_texts: bool = False) -> TokenizerSpec:
     """The tokenizer of a model whose embedding has ``vocab_size`` rows.
+
+    whole_texts: of an encoder, whose texts are cut by who calls it and never padded; both settings are not read then.
 
     Raises UnsupportedError for a step or setting that the runtime has not, FormatError for a vocabulary
     or merge list that contradicts itself; both name the setting and the value.
     """
     source = read_bytes(path)
-    reader = TokenizerJson(path.name, parse_json_object(source, path.name))
+    root = parse_json_object(source, path.name)
+    reader = TokenizerJson(path.name, root | {"truncation": None, "padding": None} if whole_texts else root)
     kinds = ("BPE", "WordPiece", "Unigram")
     kind = reader.model.get("type", "BPE")
     reader.only("model type", kind, kinds, ", ".join(kinds))

@@ -135,6 +135,29 @@ def test_texts_are_cut_as_sentence_transformers_does(tmp_path):
             bundle.embed(wrong)
 
 
+def test_the_tokenizer_of_roberta_with_settings_for_batches(tmp_path):
+    """Byte-level BPE between <s> and </s>; the file's own truncation and padding are what its trainer used for batches."""
+    make(tmp_path, "roberta", vocab_size=300)
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<s>", "<pad>", "</s>"], initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    library.train_from_iterator([TEXT], trainer)
+    library.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    library.enable_truncation(8)
+    library.enable_padding(length=8, pad_id=1, pad_token="<pad>")
+    library.save(str(tmp_path / "tokenizer.json"))
+    library.no_truncation()
+    library.no_padding()
+    bundle = Bundle(export_bundle(tmp_path, tmp_path / "m.edgepos"))
+    for text in ("the cat", "", TEXT[:60], "naïve café 日本 🙂"):
+        ids = library.encode(text).ids
+        assert bundle.tokenizer.encode(text) == ids and (ids[0], ids[-1]) == (0, 2)
+    np.testing.assert_array_equal(bundle.embed(["the cat"])[0], bundle.session(engine="golden").embed(library.encode("the cat").ids))
+
+
 def test_embedding_bundles_refuse_text_and_decoders_refuse_embedding(tmp_path):
     make(tmp_path / "model", "bert")
     bundle = Bundle(export_bundle(tmp_path / "model", tmp_path / "m.edgepos", context=20))
