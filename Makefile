@@ -57,7 +57,7 @@ fuzz:
 	@mkdir -p build/fuzz/corpus/fuzz_open && build/fuzz/make_seeds build/fuzz/corpus/fuzz_open
 	@for fuzzer in $(patsubst c_runtime/fuzz/%.c,%,$(wildcard c_runtime/fuzz/fuzz_*.c)); do \
 	  echo "== $$fuzzer, $(FUZZ_SECONDS) s" && mkdir -p build/fuzz/corpus/$$fuzzer && build/fuzz/$$fuzzer -verbosity=0 \
-	  -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer || exit 1; done
+	  -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer $$(ls -d c_runtime/fuzz/corpus/$$fuzzer 2>/dev/null) || exit 1; done
 
 clean:
 	@rm -rf build $(VENV) .pytest_cache .hypothesis tiny-*.edgepos

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from edgepos.file_hash import sha256_of
 
-DOWNLOAD_SECONDS = 150
+DOWNLOAD_SECONDS = 120
 
 
 class Unreachable(Exception):
