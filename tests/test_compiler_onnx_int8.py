@@ -46,7 +46,7 @@ def test_the_fast_form_is_close_to_the_float_model(made):
 
 
 def test_the_cache_of_the_fast_form_works(made):
-    """One step per call: pieces differ from the whole by rounding only."""
+    """One step per token: pieces differ from the whole by rounding only."""
     _, bundle, _ = made
     ids = bundle.manifest["selftest"]["tokens"]
     whole = bundle.session(engine="onnx-int8").eval(ids)

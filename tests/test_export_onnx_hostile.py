@@ -252,3 +252,39 @@ def test_a_tokenizer_is_given_beside_the_file(root, tmp_path):
         load(path, tokenizer=folder)
     with pytest.raises(FormatError, match="no such file or folder"):
         load(path, tokenizer=tmp_path / "none")
+
+
+def test_the_command_line_exports_a_file(tmp_path, capsys):
+    from edgepos.cli import app
+
+    path, ids = save(decoder(), tmp_path), tmp_path / "ids.json"
+    ids.write_text(json.dumps(list(range(30))))
+    app(["export", str(path), "-o", str(tmp_path / "m.edgepos"), "--calibration", str(ids), "--context", "100"], standalone_mode=False)
+    bundle = edgepos.open(tmp_path / "m.edgepos")
+    assert f"digest {bundle.selftest()}" in capsys.readouterr().out.replace("\n", "")
+    assert (bundle.context, list(bundle.manifest["source"]["sha256"])) == (100, ["m.onnx"])
+
+
+def test_damaged_graphs_never_end_in_anything_but_one_line(tmp_path):
+    """Random changes of inputs, operators and weights: read, or refused by name."""
+    rng = np.random.default_rng(7)
+    operators = ["Add", "Softmax", "Reshape", "Transpose", "ReduceMean", "Gather", "Concat", "MatMul", "Where", "Slice", "Expand", "Split", "Attention"]
+    base, refusals = decoder(), 0
+    for _ in range(60):
+        model = onnx.ModelProto()
+        model.CopyFrom(base)
+        node = model.graph.node[rng.integers(len(model.graph.node))]
+        values = [w.name for w in model.graph.initializer] + [o for n in model.graph.node for o in n.output]
+        change = rng.integers(3)
+        if change == 0 and node.input:
+            node.input[rng.integers(len(node.input))] = str(rng.choice(values))
+        elif change == 1:
+            node.op_type = str(rng.choice(operators))
+        elif node.input:
+            del node.input[rng.integers(len(node.input))]
+        try:
+            load(save(model, tmp_path), context=50)
+        except EdgePosError as error:
+            assert "\n" not in str(error)
+            refusals += 1
+    assert refusals > 20

@@ -42,8 +42,8 @@ def export_bundle(
 ) -> Path:
     """Compile `source` and write the bundle folder `out`; returns its path.
 
-    The options are those of `compile_model`; onnx: "int8" adds a faster form of model.onnx. An existing bundle is replaced only with force=True; anything else that stands
-    at `out` is left alone. When something fails, or the user interrupts, nothing new stays on the disk; what a killed process
+    The options are those of `compile_model`; onnx: "int8" adds a faster form of model.onnx. An existing bundle is replaced only with
+    force=True; anything else that stands at `out` is left alone. When something fails, or the user interrupts, nothing new stays on the disk; what a killed process
     leaves (`.edgepos-*.tmp` beside `out`) goes with the next export there.
     Raises EdgePosError (UnsupportedError, FormatError among them).
     """

@@ -1,9 +1,10 @@
 """model.int8.onnx: a faster form of model.onnx for ONNX Runtime, whose linears multiply integers.
 
-Each linear becomes DynamicQuantizeLinear of its input (uint8, one scale for the whole tensor) and MatMulInteger with uint8 weights
-around 128 (one scale per output row), which are in model.int8.bin. Weights are unsigned because ONNX Runtime's kernels for signed
-ones saturate on processors without VNNI. The rest is model.onnx. Its logits are coarser than the runtime's: a token's largest
-component sets the step of all; `edgepos report` measures it.
+Each linear becomes DynamicQuantizeLinear of its input and MatMulInteger with uint8 weights around 128 (one scale per output row),
+which are in model.int8.bin. The tokens of the input are divided by their largest magnitude first and multiplied by it at the end:
+without that, one large token sets the step of all (SmolLM2: KL 0.5). Weights are unsigned because ONNX Runtime's kernels for
+signed ones saturate on processors without VNNI. The rest is model.onnx. Its logits are coarser than the runtime's: a token's
+largest component sets the step of all the others; `edgepos report` measures it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .steps import FloatProgram, Linear
 NAME, WEIGHTS = "model.int8.onnx", "model.int8.bin"
 ZERO = 128
 ALIGN = 64
+LEAST = 1e-30  # of a token's largest magnitude, so that a token of zeros can be divided by it
 
 
 def write(folder: Path, model: ir.Model, source: FloatProgram, program: Program, data_start: int) -> None:
@@ -62,19 +64,19 @@ def _replace(graph: ir.Graph, product: ir.Node, weight: tuple[ir.Value, ir.Value
     """Let a MatMul multiply integers; `inputs` holds what has been quantized already."""
     x, (matrix, row_scale), name = product.inputs[0], weight, product.name
     if x not in inputs:
-        outs = [_value(f"{x.name}.{what}", dtype) for what, dtype in (("uint8", ir.DataType.UINT8), ("step", ir.DataType.FLOAT), ("zero", ir.DataType.UINT8))]
-        graph.insert_before(product, ir.node("DynamicQuantizeLinear", [x], outputs=outs, name=f"{x.name}.quantize"))
-        inputs[x] = outs
-    q, step, zero = inputs[x]
+        inputs[x] = _quantize(graph, product, x)
+    q, step, zero, largest = inputs[x]
     middle = graph.initializers.get("int8.zero") or _constant(graph, "int8.zero", np.array(ZERO, np.uint8))
-    total, wide, scale = (_value(f"{name}.{what}", dtype) for what, dtype in (("int32", ir.DataType.INT32), ("float", ir.DataType.FLOAT), ("scale", ir.DataType.FLOAT)))
+    total = _value(f"{name}.int32", ir.DataType.INT32)
+    wide, scale, even = (_value(f"{name}.{what}", ir.DataType.FLOAT) for what in ("float", "scale", "even"))
     old, new = product.outputs[0], _value(f"{name}.product", ir.DataType.FLOAT)
     new.shape = old.shape
     parts: Iterable[ir.Node] = (
         ir.node("MatMulInteger", [q, matrix, zero, middle], outputs=[total], name=f"{name}.integer"),
         ir.node("Cast", [total], {"to": int(ir.DataType.FLOAT)}, outputs=[wide], name=f"{name}.cast"),
         ir.node("Mul", [step, row_scale], outputs=[scale], name=f"{name}.scales"),
-        ir.node("Mul", [wide, scale], outputs=[new], name=f"{name}.scaled"),
+        ir.node("Mul", [wide, scale], outputs=[even], name=f"{name}.scaled"),
+        ir.node("Mul", [even, largest], outputs=[new], name=f"{name}.token"),
     )
     graph.insert_before(product, parts)
     for user, index in tuple(old.uses()):
@@ -84,6 +86,23 @@ def _replace(graph: ir.Graph, product: ir.Node, weight: tuple[ir.Value, ir.Value
             graph.outputs[index] = new
     graph.remove(product, safe=True)
     new.name, old.name = old.name, f"{old.name}.replaced"
+
+
+def _quantize(graph: ir.Graph, before: ir.Node, x: ir.Value) -> list[ir.Value]:
+    """[uint8 of x with each token over its largest magnitude, step, zero point, those magnitudes]."""
+    axes = graph.initializers.get("int8.axes") or _constant(graph, "int8.axes", np.array([-1], np.int64))
+    least = graph.initializers.get("int8.least") or _constant(graph, "int8.least", np.array(LEAST, np.float32))
+    sizes, top, largest, even, step = (_value(f"{x.name}.{what}", ir.DataType.FLOAT) for what in ("sizes", "top", "largest", "over_largest", "step"))
+    q, zero = (_value(f"{x.name}.{what}", ir.DataType.UINT8) for what in ("uint8", "zero"))
+    parts = (
+        ir.node("Abs", [x], outputs=[sizes], name=f"{x.name}.abs"),
+        ir.node("ReduceMax", [sizes, axes], {"keepdims": 1}, outputs=[top], name=f"{x.name}.max"),
+        ir.node("Max", [top, least], outputs=[largest], name=f"{x.name}.not_zero"),
+        ir.node("Div", [x, largest], outputs=[even], name=f"{x.name}.divided"),
+        ir.node("DynamicQuantizeLinear", [even], outputs=[q, step, zero], name=f"{x.name}.quantize"),
+    )
+    graph.insert_before(before, parts)
+    return [q, step, zero, largest]
 
 
 def _value(name: str, dtype: ir.DataType) -> ir.Value:

@@ -182,6 +182,16 @@ def _elements(node: ir.Node, arguments: list[np.ndarray | None]) -> int:
     return sum(a.size for a in arrays)
 
 
+def check_size(node: ir.Node, arguments: list) -> None:
+    """Refuse an operator whose inputs, repeated to fit each other, pass MOST_ELEMENTS."""
+    shapes = [a.shape[:-2] if node.op_type == "MatMul" else a.shape for a in arguments]
+    rows = [math.prod(a.shape[-2:]) if node.op_type == "MatMul" else 1 for a in arguments]
+    if node.op_type in ELEMENTWISE or node.op_type == "MatMul":
+        count = math.prod(np.broadcast_shapes(*shapes)) * max(rows)
+        if count > MOST_ELEMENTS:
+            raise refuse(node, f"a result of {count} elements", f"at most {MOST_ELEMENTS}")
+
+
 def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
     """GatherElements; the reference evaluator takes no indices of fewer rows than the data has."""
     axis %= data.ndim

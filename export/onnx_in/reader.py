@@ -9,9 +9,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgepos.errors import FormatError
+
 from . import algebra, attention, compound, contrib, linears, moves, norms
-from .constants import Constants
-from .looks import refuse
+from .constants import Constants, check_size
+from .looks import label, refuse
 from .pooling import TokenSum
 from .values import Form, Function, Mean, Scores, Statistic
 from .writer import Writer
@@ -46,7 +48,7 @@ class Reader:
                 if node.op_type not in table:
                     known = SUPPORTED if table is OPERATORS else f"of com.microsoft: {', '.join(sorted(table))}"
                     raise refuse(node, f"an operator on {self.look(arguments)}", known)
-                results = table[node.op_type](self, node, arguments)
+                results = self._apply(table[node.op_type], node, arguments)
             self._note_same(node, arguments)
             if not isinstance(results, list):
                 results = [results]
@@ -54,6 +56,14 @@ class Reader:
                 self.values[value] = result
                 if result is not None and not isinstance(result, np.ndarray):
                     self.constants.note_shape(value, tuple(result.shape))
+
+    def _apply(self, operator, node: ir.Node, arguments: list):
+        try:
+            check_size(node, [a for a in arguments if a is not None])
+            return operator(self, node, arguments)
+        except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AttributeError) as error:
+            # A damaged graph gives an operator what its definition excludes; NumPy or the attribute's type then says so.
+            raise FormatError(f"{label(node)}: its inputs or attributes do not fit together ({' '.join(str(error).split())[:160]})") from error
 
     def _note_same(self, node: ir.Node, arguments: list) -> None:
         """Note which inputs of a node became values of the canonical graph, to compare both where they differ in the end."""
