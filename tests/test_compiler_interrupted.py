@@ -16,10 +16,11 @@ from edgepos.resources import tiny_model_dir
 
 # The command line, which sends itself a signal when model.gguf is written.
 CHILD = """
-import os, sys, time
+import os, signal, sys, time
 from edgepos.cli import main
 from edgepos.compiler import onnx_out
 number, real = int(sys.argv.pop(1)), onnx_out.write
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 def write(*arguments):
     if number:
         os.kill(os.getpid(), number)

@@ -7,9 +7,10 @@ import re
 import onnx_ir as ir
 
 from ..errors import UnsupportedError
-from .match_positions import WINDOW, alibi_slopes_of, rope_of, window_of
+from .match_attention import caches_of, heads_of, mask_of
 from .match_embedding import EMBEDDING, POOL_OPS, attributes_of_unit, pool_kind
-from .match_tables import BIAS, bias_of, is_part, rows_of
+from .match_positions import WINDOW, rope_of
+from .match_tables import is_part, rows_of
 from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, reshape_dims, scalar, value_name
 from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Pool, Rotate, Step, Unit
 
@@ -331,76 +332,25 @@ class _Matcher:
         self._emit(Rotate(node.name, value_name(out), self.width[x], value_name(x), heads, spec), out)
 
     def _attention(self, node: ir.Node) -> None:
-        found = attributes(
-            node, q_num_heads=int, kv_num_heads=int, scale=float, is_causal=(0, 1), softcap=float, qk_matmul_output_mode=0
-        )
-        both = found.get("is_causal", 0) == 0
-        if self.both not in (None, both):
-            raise refuse(node, f"is_causal {int(not both)}", f"is_causal {int(both)}, as in the layers before")
-        self.both = both
-        heads, kv_heads = found.get("q_num_heads", 0), found.get("kv_num_heads", 0)
-        if not 1 <= kv_heads <= 1024 or not 1 <= heads <= 65535 or heads % kv_heads:
-            raise refuse(
-                node, f"q_num_heads {heads}, kv_num_heads {kv_heads}", "1 to 1024 KV heads and a multiple of them as query heads"
-            )
-        if both and (len(node.inputs) > 4 or len(node.outputs) > 1):
-            raise refuse(node, "is_causal = 0 (its default) with a cache", "is_causal 1, or 0 without past and present")
-        input_count(node, *((3, 4) if both else (6, 6)))
+        how = heads_of(node)
+        if self.both not in (None, how.both):
+            raise refuse(node, f"is_causal {int(not how.both)}", f"is_causal {int(how.both)}, as in the layers before")
+        self.both = how.both
         q, k, v = (self._take(node, i) for i in range(3))
-        q_width, k_width, v_width = (self.width[value] for value in (q, k, v))
-        k_dim, v_dim = k_width // kv_heads, v_width // kv_heads
-        if k_width % kv_heads or v_width % kv_heads or q_width != heads * k_dim:
-            raise refuse(node, f"widths q {q_width}, k {k_width}, v {v_width} for {heads} and {kv_heads} heads", "whole heads of one size")
-        if not 2 <= k_dim <= 512 or not 1 <= v_dim <= 512:
-            raise refuse(node, f"head_dim {k_dim} for k, {v_dim} for v", "2 to 512 for k, 1 to 512 for v")
-        self._caches_of(node, both)
-        scale = found.get("scale", 0.0) or k_dim**-0.5
-        if not 0 < scale < float("inf"):
-            raise refuse(node, f"scale {scale}", "a finite number above 0")
-        softcap = found.get("softcap", 0.0)
-        if softcap != 0 and not 1e-3 <= softcap <= 1e6:
-            raise refuse(node, f"softcap = {softcap}", "0, or a number from 0.001 to 1e6")
-        slopes = bias = relative = None
-        window = 0
-        mask = node.inputs[3] if len(node.inputs) > 3 else None
-        if both and mask is not None and (mask.producer() is None or BIAS not in mask.producer().metadata_props):
-            raise refuse(node, f"mask {describe(mask)} of attention in both directions", "a learned relative bias, or none")
-        if mask is not None and mask.producer() is not None and WINDOW in mask.producer().metadata_props:
-            window, parts = window_of(mask, self.inputs)
-            self.done.update(parts)
-        elif mask is not None and mask.producer() is not None and BIAS in mask.producer().metadata_props:
-            if any(isinstance(step, Rotate) and step.out == q.name for step in self.steps):
-                raise refuse(node, "rotary positions and a relative bias", "one position encoding per layer")
-            bias, relative, parts = bias_of(node, mask, heads, self.inputs, both)
-            self.done.update(parts)
-        elif mask is not None:
-            if any(isinstance(step, Rotate) for step in self.steps):
-                raise refuse(node, "rotary positions and an ALiBi mask", "one position encoding")
-            slopes, parts = alibi_slopes_of(node, mask, heads, self.inputs)
-            self.done.update(parts)
+        k_dim, v_dim = how.dims(node, *(self.width[value] for value in (q, k, v)))
+        if not how.both:
+            self.caches += caches_of(node, self.layers, self.inputs)
+        mask, parts = mask_of(node, how, {step.out for step in self.steps if isinstance(step, Rotate)}, self.inputs)
+        self.done.update(parts)
         out = node.outputs[0]
         self._emit(
             Attend(
-                node.name, value_name(out), heads * v_dim, value_name(q), value_name(k), value_name(v),
-                self.layers, heads, kv_heads, k_dim, v_dim, scale, slopes, bias, relative, window, softcap, both,
+                node.name, value_name(out), how.heads * v_dim, value_name(q), value_name(k), value_name(v), self.layers, how.heads, how.kv_heads,
+                k_dim, v_dim, how.scale or k_dim**-0.5, **mask, softcap=how.softcap, both=how.both,
             ),
             out,
         )  # fmt: skip
         self.layers += 1
-
-    def _caches_of(self, node: ir.Node, both: bool) -> None:
-        """Check the cache's inputs and outputs of an Attention; one in both directions has none."""
-        if not both and len(node.outputs) != 3:
-            raise refuse(node, f"{len(node.outputs)} outputs", "3: y, present_key, present_value")
-        for index, what in () if both else ((4, "past_key"), (5, "past_value")):
-            if node.inputs[index] is None or node.inputs[index] is not self.inputs.get(f"{what}.{self.layers}"):
-                raise refuse(node, f"input {index} is {describe(node.inputs[index])}", f"the graph input {what}.{self.layers}")
-        for value, what in zip(node.outputs[1:], ("present_key", "present_value")):
-            if value.name != f"{what}.{self.layers}":
-                raise refuse(node, f"output '{value.name}'", f"{what}.{self.layers}")
-            if value.uses():
-                raise refuse(node, f"its output '{value.name}' is read by another node", "present outputs that only leave the graph")
-            self.caches.append(value)
 
 
 _OPERATORS = {

@@ -141,7 +141,7 @@ class Attend(Step):
     k_dim: int
     v_dim: int
     scale: float
-    slopes: str | None
+    slopes: str | None = None
     bias: str | None = None
     relative: T5Bias | RelativeBias | None = None
     window: int = 0
