@@ -13,6 +13,7 @@ import edgepos
 import torch
 import transformers
 from edgepos.errors import UnsupportedError
+from edgepos.export import load
 from edgepos.export.onnx_in import load_module
 from edgepos.float_session import reference
 from edgepos.positions import Alibi, Learned, Rope
@@ -76,6 +77,35 @@ def test_positions_are_recovered(key, read):
 
 def test_a_tied_head_is_kept_once(read):
     assert [n for n in read("llama")[1].model.graph.initializers if "embed" in n or "head" in n] == ["lm_head.weight"]
+
+
+class WithCache(torch.nn.Module):
+    """A model as optimum exports it: the cache goes in and out as tensors."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, *past):
+        cache = transformers.DynamicCache([(past[i], past[i + 1]) for i in range(0, len(past), 2)])
+        out = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
+        return (out.logits, *(x for layer in out.past_key_values.layers for x in (layer.keys, layer.values)))
+
+
+def test_a_file_of_the_older_exporter_with_a_cache(read, tmp_path):
+    model, _ = read("llama")
+    names = [f"past_key_values.{i}.{what}" for i in range(2) for what in ("key", "value")]
+    example = (torch.arange(7)[None], torch.ones(1, 12, dtype=torch.int64), *(torch.zeros(1, 2, 5, 8) for _ in names))
+    axes = {"input_ids": {0: "batch", 1: "tokens"}, "attention_mask": {0: "batch", 1: "all"}, **{n: {0: "batch", 2: "past"} for n in names}}
+    outputs = ["logits", *(n.replace("past_key_values", "present") for n in names)]
+    torch.onnx.export(
+        WithCache(model).eval(), example, tmp_path / "model.onnx", dynamo=False, opset_version=17, dynamic_axes=axes,
+        input_names=["input_ids", "attention_mask", *names], output_names=outputs,
+    )  # fmt: skip
+    canonical = load(tmp_path / "model.onnx")
+    ids = random_ids(40, 5)
+    np.testing.assert_allclose(reference(canonical).eval(ids), torch_logits(model, ids), rtol=0, atol=1e-3)
+    assert "model.layers.1.mlp.up_proj.weight" in {n.removeprefix("model.") for n in canonical.model.graph.initializers}
 
 
 class NotCausal(torch.nn.Module):

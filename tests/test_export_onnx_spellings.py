@@ -90,6 +90,25 @@ def partial(g, x):
     return g.op("Concat", y, rest, axis=3)
 
 
+STRETCHED = np.array([1.0, 0.021, 0.0004], np.float32)  # no rule gives these
+
+
+def stretched(g, x, factor: float = 1.1, width: int = HEAD_DIM):
+    """Frequencies of no rule, and an attention factor on the rotated part."""
+    table = angles(g, STRETCHED[: width // 2])
+    both = g.op("Concat", table, table, axis=-1)
+    cos, sin = (g.op("Mul", g.op(f, both), g.number(factor)) for f in ("Cos", "Sin"))
+    g.op("Split", x, g.ints(width // 2, width // 2, *[HEAD_DIM - width] * (width < HEAD_DIM)), outputs=2 + (width < HEAD_DIM), axis=3)
+    a, b, *rest = g.outs()
+    turned = g.op("Concat", a, b, axis=3)
+    y = g.op("Add", g.op("Mul", turned, cos), g.op("Mul", g.op("Concat", g.op("Neg", b), a, axis=3), sin))
+    return g.op("Concat", y, *rest, axis=3) if rest else y
+
+
+def stretched_partly(g, x):
+    return stretched(g, x, width=4)
+
+
 HALF, NEIGHBOURS = Rope(HEAD_DIM), Rope(HEAD_DIM, layout="interleaved")
 ROTATIONS = {
     rotate_half: HALF,
@@ -98,6 +117,8 @@ ROTATIONS = {
     cached_tables: HALF,
     operator: HALF,
     operator_interleaved: NEIGHBOURS,
+    stretched: Rope(HEAD_DIM, scaling={"rope_type": "custom", "inv_freq": [float(f) for f in STRETCHED]}),
+    stretched_partly: Rope(HEAD_DIM, rotary_dim=4, theta=2267.57),  # two frequencies always have a theta: 0.021^-2
     partial: Rope(HEAD_DIM, rotary_dim=4, theta=500.0, scaling={"rope_type": "linear", "factor": 2.0}),
 }
 
@@ -108,6 +129,15 @@ def test_rotations(turn, tmp_path):
     program, canonical = steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn), opset=opset), tmp_path)
     assert program.positions() == ROTATIONS[turn]
     assert canonical.context == (TABLE if turn in (cached_tables, operator, operator_interleaved) else 2048)
+
+
+def test_an_attention_factor_goes_where_the_rotation_is(tmp_path):
+    """Into the scale where all components turn, else into the rows of q and k."""
+    scales = []
+    for turn in (stretched, stretched_partly):
+        program, _ = steps_of(decoder(attend=lambda g, x, turn=turn: plain_attention(g, x, turn)), tmp_path)
+        scales.append(program.layers()[0].scale * HEAD_DIM**0.5)
+    assert scales == pytest.approx([1.21, 1.0], rel=1e-6)
 
 
 def test_a_table_that_is_not_the_rule_everywhere_is_refused(tmp_path):
