@@ -169,6 +169,58 @@ def rope_phase(position, increment) -> np.ndarray:
         return np.asarray(position, dtype=np.uint64) * np.asarray(increment, dtype=np.uint64)
 
 
+FRACTION = 192  # fractional bits of rope_increments
+
+
+@lru_cache(maxsize=None)
+def increment_constants() -> tuple[int, int]:
+    """ln 2 and 1/(2π) · 2^192, rounded half up."""
+    with mpmath.workprec(256):
+        return round_half_up(mpmath.ldexp(mpmath.ln2, FRACTION)), round_half_up(mpmath.ldexp(1 / (2 * mpmath.pi), FRACTION))
+
+
+def _ln(num: int, den: int) -> int:
+    """ln(num/den) · 2^192."""
+    if num < den:
+        return -_ln(den, num)
+    k = (num // den).bit_length() - 1
+    term = ((num - (den << k)) << FRACTION) // (num + (den << k))
+    square, odd, total = term * term >> FRACTION, 1, 0
+    while term:
+        total, term, odd = total + term // odd, term * square >> FRACTION, odd + 2
+    return 2 * total + k * increment_constants()[0]
+
+
+def frequency_turns(theta: tuple[int, int], factor: tuple[int, int], denominator: int, pair: int) -> int:
+    """The number v of rope_increments: turns · 2^192 per position of one pair, off by less than 2^41.
+
+    Raises ValueError for 2^32 radians per position or more.
+    """
+    ln2, turn = increment_constants()
+    ln_theta = _ln(*theta)
+    w = 2 * pair * abs(ln_theta) // denominator
+    n, t = divmod((w if ln_theta < 0 else -w) - _ln(*factor), ln2)
+    if n > 31:
+        raise ValueError(f"pair {pair} turns by 2^32 radians per position or more")
+    term, e, j = 1 << FRACTION, 0, 1
+    while term:
+        e, term, j = e + term, (term * t >> FRACTION) // j, j + 1
+    v = e * turn >> FRACTION
+    return v << n if n >= 0 else v >> -n
+
+
+def rope_increments(theta: tuple[int, int], denominator: int, pairs: int, factor: tuple[int, int] = (1, 1)) -> np.ndarray:
+    """Turns · 2^64 per position of theta^(−2i/denominator)/factor radians, uint64 [pairs], correctly rounded; theta and factor as
+    (numerator, denominator). Raises ValueError where 2^−148 turns do not decide, or for 2^32 radians per position or more."""
+    result = []
+    for v in (frequency_turns(theta, factor, denominator, pair) for pair in range(pairs)):
+        low, high = (((v + d) >> 127) + 1 >> 1 for d in (-(1 << 44), 1 << 44))
+        if low != high:
+            raise ValueError(f"pair {len(result)}: 2^-148 turns do not tell {low} from {high}")
+        result.append(low % 2**64)
+    return np.array(result, dtype=np.uint64)
+
+
 def _quarter_sine(j) -> np.ndarray:
     q, i, f = quarter_table(), j >> 18, j & (2**18 - 1)
     top = np.minimum(i + 1, 256)

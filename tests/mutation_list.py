@@ -9,6 +9,7 @@ EQUALITY_TESTS = ("test_engines.py", "test_fixed_c.py")
 SPECIFICATION_TESTS = ("test_fixedpoint.py", "test_golden.py")
 ALIBI_TESTS = ("test_compiler_constants.py", "test_positions_alibi.py")
 ROWS_TESTS = ("test_positions_rows.py",)
+INCREMENT_TESTS = ("test_positions_increments.py",)
 C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample", "test_rotate")
 GENERATION_TESTS = ("test_runtime_generation.py",)
 
@@ -84,6 +85,11 @@ MUTATIONS = (
     Mutation("padding is counted", _SRC + "position_rows.c", "rows[i] = how->offset - 1;", "rows[i] = how->offset - 1, position++;", ROWS_TESTS),
     Mutation("sinusoids without their start", _SRC + "positions.c", "position + how->start)", "position)", ROWS_TESTS),
     Mutation("sinusoids round down", _SRC + "positions.c", "ep_rshift_round((int64_t)second * how->m, how->shift)", "((int64_t)second * how->m >> (how->shift & 63))", ROWS_TESTS),
+    Mutation("increments round down", _SRC + "increments.c", "add(&high, &half), add(&high, &radius);", "add(&high, &radius);", INCREMENT_TESTS),
+    Mutation("increments next to a tie are guessed", _SRC + "increments.c", "return low.word[4] == high.word[4];", "return 1;", INCREMENT_TESTS),
+    Mutation("a constant of increments", _SRC + "constants.h", "#define EP_LN2 {0x7298b62e, 0x40f34326, 0x03f2f6af, 0xc9e3b398", "#define EP_LN2 {0x7298b62e, 0x40f34326, 0x03f2f6af, 0xc9e3b399", INCREMENT_TESTS),
+    Mutation("increments of theta below 1 shrink", _SRC + "increments.c", "(theta->num > theta->den ? subtract : add)(&w, &part)", "subtract(&w, &part)", INCREMENT_TESTS),
+    Mutation("golden increments without the carry of octaves", "edgepos/fixedpoint.py", "return 2 * total + k * increment_constants()[0]", "return 2 * total", INCREMENT_TESTS),
     # Attention.
     Mutation("GQA head map swapped", _SRC + "attention.c", "h / (heads / l->heads)", "h % l->heads"),
     Mutation("a query does not see itself", _SRC + "attention.c", "slot + 1", "(slot ? slot : 1)"),

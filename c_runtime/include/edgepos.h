@@ -49,7 +49,8 @@ typedef enum ep_status {
   EP_ERR_TOKENIZER = 15, /* the model carries no tokenizer */
   EP_ERR_OUTPUT = 16,   /* logits of a model that gives an embedding, or the other way round */
   EP_ERR_CHAT = 17,     /* the model carries no chat form */
-  EP_ERR_ROLE = 18      /* the chat form has no message of this role at this place, or not an empty one */
+  EP_ERR_ROLE = 18,     /* the chat form has no message of this role at this place, or not an empty one */
+  EP_ERR_PRECISION = 19 /* 2^-148 turns do not decide how an increment rounds: about one in 2^83 */
 } ep_status;
 
 /* A sentence for a status; never NULL. */
@@ -238,6 +239,17 @@ void ep_sincos_q15(uint64_t phase, int32_t *cosine, int32_t *sine);
 uint64_t ep_rope_phase(uint32_t position, uint64_t increment);
 /* ALiBi bias in log2 units with 16 fractional bits: slope = slope * log2(e) * 2^31 and shift 15. */
 int64_t ep_alibi_bias(uint32_t slope, uint32_t distance, int32_t shift);
+
+/* num / den, each 1 ... 2^63 - 1. */
+typedef struct ep_ratio {
+  uint64_t num, den;
+} ep_ratio;
+
+/* Phase increments [pairs], turns * 2^64 per position, of theta^(-2 i / denominator) / factor radians: correctly rounded, so those of
+ * edgepos.positions and of every other target. denominator: rotary_dim (head_dim where pairs span it), even and above 0; pairs at most
+ * denominator / 2 + 1. factor: of linear scaling; NULL: 1. EP_ERR_ARGUMENT also for 2^32 radians per position or more; EP_ERR_PRECISION.
+ * Nothing is written then. Takes a few hundred thousand multiplications for 64 pairs: once, not per token. */
+ep_status ep_rope_increments(const ep_ratio *theta, const ep_ratio *factor, int32_t denominator, int32_t pairs, uint64_t *increments);
 
 /* cos and sin [pairs] of a position, scaled by 32767, from its increments (turns * 2^64 per position).
  * EP_ERR_POSITION for a negative position. */

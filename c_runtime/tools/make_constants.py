@@ -1,14 +1,19 @@
-"""Write c_runtime/src/constants.h: the two tables of docs/arithmetic.md, rounded from mpmath.
+"""Write c_runtime/src/constants.h: the tables and constants of docs/arithmetic.md, rounded from mpmath.
 
     python c_runtime/tools/make_constants.py > c_runtime/src/constants.h
 """
 
-from edgepos.fixedpoint import exp2_table, quarter_table
+from edgepos.fixedpoint import exp2_table, increment_constants, quarter_table
 
 
 def array(name: str, comment: str, values) -> str:
     rows = [", ".join(str(v) for v in values[i : i + 8]) for i in range(0, len(values), 8)]
     return f"/* {comment} */\nstatic const int32_t {name}[{len(values)}] = {{\n  " + ",\n  ".join(rows) + "};\n"
+
+
+def words(value: int) -> list[str]:
+    """The 256 bits of a number, 32 at a time."""
+    return [f"0x{value >> 32 * i & 0xFFFFFFFF:08x}" for i in range(8)]
 
 
 def render() -> str:
@@ -18,6 +23,10 @@ def render() -> str:
             "#ifndef EP_CONSTANTS_H\n#define EP_CONSTANTS_H\n#include <stdint.h>\n",
             array("EP_EXP2", "round(2^(30 - j/256))", exp2_table()),
             array("EP_QUARTER", "round(32767 * 2^15 * (1 + h^2/16) * sin(j * h)), h = pi/512", quarter_table()),
+            *(
+                f"/* {what} * 2^192, 256 bits, low words first */\n#define {name} {{{', '.join(words(value))}}}\n"
+                for name, what, value in zip(("EP_LN2", "EP_TURN"), ("ln 2", "1 / (2 pi)"), increment_constants())
+            ),
             "#endif",
         ]
     )
