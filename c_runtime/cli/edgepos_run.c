@@ -23,7 +23,7 @@ static const char usage[] =
     "  --ids 1,2,3        prompt as token ids, used as they are\n"
     "  -n N               tokens to generate (128); 0 only evaluates the prompt\n"
     "  --context N        tokens the session can hold (the model's context)\n"
-    "  --batch N          prompt tokens evaluated at a time (16)\n"
+    "  --batch N          prompt tokens evaluated at a time (64; 16 with --generic)\n"
     "  --threads N        threads (1)\n"
     "  --generic          without the kernels of this processor: slower, the same bits\n"
     "  --temperature T    0 takes the likeliest token (0)\n"
@@ -229,7 +229,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
 
   void *arena;
   ep_session *s = open_session(model, cfg, &arena, &bytes);
-  int32_t chunk = cfg->n_batch ? cfg->n_batch : 16;
+  int32_t chunk = cfg->n_batch ? cfg->n_batch : cfg->cpu ? 64 : 16;
   if ((size_t)chunk > n) chunk = (int32_t)n;
   int32_t *rows = o->digest ? allocate((uint64_t)chunk * (uint64_t)vocab * sizeof *rows) : NULL;
   uint64_t digest = EP_DIGEST_INIT;
