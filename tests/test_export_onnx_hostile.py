@@ -288,3 +288,22 @@ def test_damaged_graphs_never_end_in_anything_but_one_line(tmp_path):
             assert "\n" not in str(error)
             refusals += 1
     assert refusals > 20
+
+
+def test_constants_that_grow_with_the_length_are_measured_at_the_longest(tmp_path):
+    """Small at the length of reading, 15 GB with 300 tokens: refused before ONNX Runtime would make it."""
+
+    def start(g, x):
+        n = g.op("Unsqueeze", g.tokens(), g.ints(0))
+        large = g.op("Expand", g.number(1.0), g.op("Concat", n, n, n, g.ints(1 << 7), axis=0))
+        return g.op("Add", x, g.op("Mul", g.op("ReduceMax", large, keepdims=0), g.number(0.0)))
+
+    refused(decoder(start=start), tmp_path, UnsupportedError, r"\(Expand\): a result of 3456000000 elements; supported: at most")
+
+
+def test_tensors_repeated_without_need_are_refused(tmp_path):
+    def start(g, x):
+        wide = g.op("Tile", x, g.ints(1, 1, 1 << 17))
+        return g.op("Slice", wide, g.ints(0), g.ints(DIM), g.ints(2))
+
+    refused(decoder(start=start), tmp_path, UnsupportedError, rf"\(Tile\): a result of \d+ elements; supported: at most {constants.MOST_MOVED}")

@@ -20,7 +20,7 @@ from ..encoder_graph import OUTPUT, EncoderGraph
 from ..graph import GraphBuilder
 from ..sentence_head import SentenceHead, read_sentence_head
 from .activations import Softcap, identify
-from .check import check_same
+from .check import check_same, lengths_of
 from .constants import Constants, as_numpy
 from .files import check_model, external_files, open_onnx
 from .frame import Frame, frame_of, needed, reading_length
@@ -125,6 +125,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     reader.values[frame.ids] = sources.form(sources.new(TokenIds(), 1), (1,) * (len(frame.ids.shape) - 1) + (length,))
     constants.note_shape(frame.ids, reader.values[frame.ids].shape)
     reader.read(needed(graph, frame.logits))
+    constants.check_sizes(list(reader.met), max(lengths_of(frame, context)))  # before ONNX Runtime computes them
     writer.at = frame.logits.producer()
     result = reader.value(frame.logits)
     if not encoder:

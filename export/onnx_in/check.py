@@ -20,6 +20,11 @@ RELATIVE = 5e-4  # of the largest value; float32 sums in another order stay far 
 INLINE_LIMIT = 2**30
 
 
+def lengths_of(frame: Frame, context: int) -> list[int]:
+    """The lengths at which both graphs are run."""
+    return [frame.fixed] if frame.fixed is not None else sorted({n for n in (*LENGTHS, min(LONGEST, context)) if n <= context})
+
+
 def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str) -> None:
     """Run both graphs on random ids at several lengths. Raises UnsupportedError naming the first block that differs."""
     canonical = found.model
@@ -27,8 +32,7 @@ def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str) 
     theirs = _session(model, origin)
     ours = _session(canonical, origin, _named(canonical, found.output))
     rng = np.random.default_rng(0)
-    lengths = [frame.fixed] if frame.fixed is not None else sorted({n for n in (*LENGTHS, min(LONGEST, context)) if n <= context})
-    for length in lengths:
+    for length in lengths_of(frame, context):
         ids = rng.integers(0, found.vocab_size, length)
         want, got = _run(theirs, frame.feed(ids), [frame.logits.name], origin)[0], _run(ours, _feed(canonical, ids), [found.output], origin)[0]
         if not _same(want, got):

@@ -15,7 +15,8 @@ from edgepos.errors import EdgePosError, FormatError, UnsupportedError
 
 from .looks import refuse
 
-MOST_ELEMENTS = 2**26  # of a computed tensor
+MOST_ELEMENTS = 2**26  # of a computed constant
+MOST_MOVED = 2**23  # of a tensor that depends on the ids, at the length of reading
 ELEMENTWISE = frozenset(
     "Abs Add And BitwiseAnd BitwiseOr BitwiseNot Cast CastLike Ceil Clip Cos DequantizeLinear Div Equal Erf Exp Floor Greater GreaterOrEqual "
     "Identity IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Sqrt Sub Sum Tanh Where Xor".split()
@@ -61,9 +62,7 @@ class Constants:
         """The outputs of a node for constant inputs. Raises UnsupportedError or FormatError naming the node."""
         if node.op_type not in KNOWN or node.domain not in ("", "ai.onnx"):
             raise refuse(node, "an operator on values that do not depend on the token ids", f"of those: {', '.join(sorted(KNOWN))}")
-        count = _elements(node, arguments)
-        if count > MOST_ELEMENTS:
-            raise refuse(node, f"a result of {count} elements", f"at most {MOST_ELEMENTS}")
+        _check_count(node, _elements(node, arguments), MOST_ELEMENTS)
         try:
             if node.op_type == "GatherND" and not node.attributes.get_int("batch_dims", 0):
                 return [arguments[0][tuple(np.moveaxis(arguments[1], -1, 0))]]
@@ -93,6 +92,7 @@ class Constants:
 
     def move(self, node: ir.Node, array: np.ndarray, rest: list[np.ndarray | None]) -> list[np.ndarray]:
         """What a node that moves elements does to `array` as its first input."""
+        _check_count(node, _elements(node, [array, *rest]), MOST_MOVED)
         return self.run(node, [array, *rest])
 
     def at(self, value: ir.Value, length: int) -> np.ndarray:
@@ -101,9 +101,15 @@ class Constants:
         Shapes of tensors that depend on the ids are those of the reading with its length replaced: that length is a prime that divides
         no other size. Raises UnsupportedError or FormatError when it cannot be computed there.
         """
-        if self.is_given(value):
-            return self.given(value, length)
-        order, waiting = _cone(value, self)
+        return self.given(value, length) if self.is_given(value) else self._computed([value], length)[value]
+
+    def check_sizes(self, values: list[ir.Value], length: int) -> None:
+        """Compute constants at a length for the sake of the checks. Raises UnsupportedError for one that is too large there."""
+        self._computed([value for value in dict.fromkeys(values) if not self.is_given(value)], length)
+
+    def _computed(self, values: list[ir.Value], length: int) -> dict[ir.Value, np.ndarray]:
+        wanted = set(values)
+        order, waiting = _cone(values, self)
         held: dict[ir.Value, np.ndarray] = {}
         for node in order:
             arguments = []
@@ -114,9 +120,9 @@ class Constants:
             for x in node.inputs:
                 if x in waiting:
                     waiting[x] -= 1
-                    if not waiting[x] and x is not value:
+                    if not waiting[x] and x not in wanted:
                         held.pop(x, None)
-        return held[value]
+        return held
 
     def _shaped(self, value: ir.Value, node: ir.Node, length: int) -> np.ndarray:
         """A stand-in for a tensor of which only the shape is asked."""
@@ -126,11 +132,11 @@ class Constants:
         return np.broadcast_to(np.float32(0), shape)
 
 
-def _cone(value: ir.Value, constants: Constants) -> tuple[list[ir.Node], dict[ir.Value, int]]:
-    """The nodes a constant needs, in order, and how often each value is read by them."""
+def _cone(values: list[ir.Value], constants: Constants) -> tuple[list[ir.Node], dict[ir.Value, int]]:
+    """The nodes constants need, in order, and how often each value is read by them."""
     order: dict[ir.Node, None] = {}
     waiting: dict[ir.Value, int] = {}
-    stack: list[tuple[ir.Node, bool]] = [(value.producer(), False)]
+    stack: list[tuple[ir.Node, bool]] = [(value.producer(), False) for value in values]
     while stack:
         node, ready = stack.pop()
         if node in order:
@@ -183,13 +189,16 @@ def _elements(node: ir.Node, arguments: list[np.ndarray | None]) -> int:
 
 
 def check_size(node: ir.Node, arguments: list) -> None:
-    """Refuse an operator whose inputs, repeated to fit each other, pass MOST_ELEMENTS."""
+    """Refuse an operator whose inputs, repeated to fit each other, pass MOST_MOVED."""
     shapes = [a.shape[:-2] if node.op_type == "MatMul" else a.shape for a in arguments]
     rows = [math.prod(a.shape[-2:]) if node.op_type == "MatMul" else 1 for a in arguments]
     if node.op_type in ELEMENTWISE or node.op_type == "MatMul":
-        count = math.prod(np.broadcast_shapes(*shapes)) * max(rows)
-        if count > MOST_ELEMENTS:
-            raise refuse(node, f"a result of {count} elements", f"at most {MOST_ELEMENTS}")
+        _check_count(node, math.prod(np.broadcast_shapes(*shapes)) * max(rows), MOST_MOVED)
+
+
+def _check_count(node: ir.Node, count: int, most: int) -> None:
+    if count > most:
+        raise refuse(node, f"a result of {count} elements", f"at most {most}")
 
 
 def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:

@@ -127,7 +127,7 @@ def _probes(writer, parts: Parts) -> list[int]:
 def _integers(value: ir.Value, writer) -> set[int]:
     """The integers a mask is computed from, and the sizes of the tables among them."""
     found = set()
-    for node in _cone(value, writer.constants)[0]:
+    for node in _cone([value], writer.constants)[0]:
         for x in node.inputs:
             if x is None or not writer.constants.is_given(x) or x.const_value is None:
                 continue

@@ -31,6 +31,7 @@ class Reader:
         self.graph, self.constants, self.writer = graph, constants, writer
         self.sources = writer.sources
         self.values: dict[ir.Value, object] = {}
+        self.met: dict[ir.Value, None] = {}  # computed constants that are inputs of operators on tensors
 
     @property
     def length(self) -> int:
@@ -60,6 +61,7 @@ class Reader:
     def _apply(self, operator, node: ir.Node, arguments: list):
         try:
             check_size(node, [a for a in arguments if a is not None])
+            self.met.update((x, None) for x, a in zip(node.inputs, arguments) if isinstance(a, np.ndarray))
             return operator(self, node, arguments)
         except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AttributeError) as error:
             # A damaged graph gives an operator what its definition excludes; NumPy or the attribute's type then says so.
