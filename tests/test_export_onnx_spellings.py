@@ -140,6 +140,23 @@ def test_an_attention_factor_goes_where_the_rotation_is(tmp_path):
     assert scales == pytest.approx([1.21, 1.0], rel=1e-6)
 
 
+def test_frequencies_that_change_with_the_length_are_refused(tmp_path):
+    """As LongRoPE and dynamic NTK have them, here with an attention factor."""
+
+    def turn(g, x):
+        longer = g.op("Greater", g.tokens(), g.put(np.array(30, np.int64)))
+        frequencies = g.op("Where", longer, g.put(inv_freq() / 4), g.put(inv_freq()))
+        p = g.op("Cast", g.op("Unsqueeze", g.positions(), g.ints(1)), to=TensorProto.FLOAT)
+        table = g.op("Mul", p, frequencies)
+        both = g.op("Concat", table, table, axis=-1)
+        cos, sin = (g.op("Mul", g.op(f, both), g.number(1.2)) for f in ("Cos", "Sin"))
+        a, b = (g.op("Slice", x, g.ints(i), g.ints(j), g.ints(3)) for i, j in ((0, HEAD_DIM // 2), (HEAD_DIM // 2, HEAD_DIM)))
+        return g.op("Add", g.op("Mul", x, cos), g.op("Mul", g.op("Concat", g.op("Neg", b), a, axis=3), sin))
+
+    with pytest.raises(Exception, match=r"cosine at position 1, pair 0 is 0.9689\d+, where theta 10000 \(half\) gives 0.5403"):
+        steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn)), tmp_path)
+
+
 def test_a_table_that_is_not_the_rule_everywhere_is_refused(tmp_path):
     def turn(g, x):
         y = cached_tables(g, x)

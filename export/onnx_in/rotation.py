@@ -172,19 +172,22 @@ def _round_numbers(x: float) -> list[float]:
 
 def _check(writer, turn: Turn, spec: Rope) -> None:
     """The graph's own cos and sin, at every position of the context, are those of the spec to float32's precision."""
-    length, seen = writer.length, False
-    for value, array in list(writer.lengthy.items()):
-        small = array.reshape([d for d in array.shape if d != 1]) if array.ndim else array
-        if small.ndim != 2 or small.shape[0] != length:
-            continue
-        for which, table in enumerate((turn.cos, turn.sin)):
-            columns = _columns(small, table)
-            if columns is None:
+    seen, gains = False, {1.0}
+    for which, table in enumerate((turn.cos, turn.sin)):
+        for value, array in list(writer.lengthy.items()):
+            small = array.reshape([d for d in array.shape if d != 1]) if array.ndim else array
+            if small.ndim != 2 or small.shape[0] != writer.length:
                 continue
-            seen = True
-            whole = writer.whole(value)
-            whole = whole.reshape([d for d in whole.shape if d != 1])[:, columns]
-            _compare(writer, whole, spec, which)
+            if which == 0 and small[0, 0] > 0:
+                gains.add(float(small[0, 0]))  # cos 0 times an attention factor, which the sines have too
+            for gain in sorted(gains):
+                columns = _columns(small / gain, table)
+                if columns is None:
+                    continue
+                seen = True
+                whole = writer.whole(value)
+                whole = whole.reshape([d for d in whole.shape if d != 1])[:, columns] / gain
+                _compare(writer, whole, spec, which)
     for tables in writer.caches:
         if all(t.shape[1] == want.shape[1] and np.abs(t[: len(want)] - want).max() <= EXACT for t, want in zip(tables, (turn.cos, turn.sin))):
             seen = True
