@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from edgepos.compiler.match import match
 from edgepos.compiler.steps import Act, Attend, Linear, Norm
 from edgepos.export import load
+from edgepos.export.onnx_in import rotation
 from edgepos.positions import Alibi, Learned, NoPosition, RelativeBias, Rope, Sinusoidal, T5Bias
 
 MS = {"com.microsoft": 1}
@@ -129,6 +130,30 @@ def test_rotations(turn, tmp_path):
     program, canonical = steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn), opset=opset), tmp_path)
     assert program.positions() == ROTATIONS[turn]
     assert canonical.context == (TABLE if turn in (cached_tables, operator, operator_interleaved) else 2048)
+
+
+@pytest.mark.parametrize(
+    ("theta", "scaling"),
+    [
+        (1e4, None),
+        (5e5, None),
+        (12345.0, None),
+        (1e4, {"rope_type": "linear", "factor": 4.0}),
+        (5e5, {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
+        (5e5, {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
+    ],
+)
+def test_rules_are_recovered_from_frequencies(theta, scaling):
+    """From float32 numbers, as a graph has them."""
+    wanted = Rope(64, theta=theta, scaling=scaling)
+    frequencies = np.array([float(f) for f in wanted.frequencies(None)]).astype(np.float32).astype(np.float64)
+    assert rotation._named(frequencies, {"head_dim": 64, "rotary_dim": 64, "layout": "half"}) == wanted
+
+
+def test_frequencies_of_no_rule_are_kept():
+    frequencies = np.geomspace(1, 1e-4, 32) * np.linspace(1, 1.5, 32)
+    found = rotation._named(frequencies, {"head_dim": 64, "rotary_dim": 64, "layout": "half"})
+    assert found.scaling.inv_freq == tuple(frequencies)
 
 
 def test_an_attention_factor_goes_where_the_rotation_is(tmp_path):

@@ -161,7 +161,36 @@ def _named(frequencies: np.ndarray, settings: dict) -> Rope:
         for factor in [1.0, *_round_numbers(np.exp(-start))]:
             if np.all(np.abs(frequencies * factor / theta**exponent - 1) <= THETA):
                 return Rope(**settings, theta=theta, scaling=None if factor == 1 else {"rope_type": "linear", "factor": factor})
-    return custom
+    return _llama3(frequencies, settings) or custom
+
+
+def _llama3(frequencies: np.ndarray, settings: dict) -> Rope | None:
+    """The rotation by Llama 3's rule: fast pairs as they are, slow ones divided by a factor, between them a share that is linear in the
+    plain frequency. Two pairs in between give the line; the rule's three numbers are fixed by it up to a common factor, so the
+    lower one is taken as 1.
+    """
+    pairs = len(frequencies)
+    for theta in _round_numbers(frequencies[1] ** -float(pairs)):
+        plain = theta ** (-np.arange(pairs) / pairs)
+        for factor in _round_numbers(plain[-1] / frequencies[-1]):
+            if factor <= 1:
+                continue
+            share = (frequencies / plain - 1 / factor) / (1 - 1 / factor)
+            middle = (share > THETA * factor) & (share < 1 - THETA * factor)
+            if middle.sum() < 2:
+                continue
+            slope, start = np.polyfit(plain[middle], share[middle], 1)
+            if not (slope > 0 and start < 0):
+                continue
+            high = 1 - 1 / start
+            length = round(2 * np.pi * slope * (high - 1))
+            scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "original_max_position_embeddings": length}
+            for upper in _round_numbers(high):
+                spec = Rope(**settings, theta=theta, scaling=scaling | {"high_freq_factor": upper})
+                exact = np.array([float(f) for f in spec.frequencies(None)])
+                if np.all(np.abs(frequencies / exact - 1) <= THETA):
+                    return spec
+    return None
 
 
 def _round_numbers(x: float) -> list[float]:
