@@ -17,28 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import edgepos
 from edgepos.resources import TINY_MODELS, c_runtime_dir, tiny_model_dir
-
-
-def bandwidth(threads: int = 1) -> float:
-    """Bytes per second that so many threads read from memory: the best of several sums over 512 MB."""
-    block = np.ones(1 << 26, np.int64)
-    parts = np.array_split(block, threads)
-    best = 0.0
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(5):
-            started = time.perf_counter()
-            list(pool.map(np.max, parts))
-            best = max(best, block.nbytes / (time.perf_counter() - started))
-    return best
+from edgepos.runtime.profile import bandwidth
 
 
 def build_program(folder: Path) -> Path:

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from decode import bandwidth, build_program
+from decode import build_program
 from llama_cpp import LlamaCpp, prepare
 from peer_engines import Engine, Measured, ctranslate2_engine, edgepos_engine, llama2c_engine, llama_engine, onnxruntime_engine
 from rich.console import Console
@@ -32,6 +32,7 @@ import edgepos  # noqa: E402
 from edgepos.export import CanonicalModel, load  # noqa: E402
 from edgepos.float_session import FloatSession  # noqa: E402
 from edgepos.report.metrics import Comparison  # noqa: E402
+from edgepos.runtime.profile import bandwidth  # noqa: E402
 
 KL_TOKENS = 512
 

@@ -1,4 +1,4 @@
-"""The command line: export, run, embed, perplexity, report, inspect, selftest, verify, demo, positions, tables."""
+"""The command line: export, run, embed, perplexity, bench, report, inspect, selftest, verify, demo, positions, tables."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typer
 from rich.table import Table
 
 from . import __version__
+from .cli_bench import bench
 from .cli_common import BundleArgument, err, out, progress_bar
 from .cli_embed import embed
 from .cli_run import perplexity, run
@@ -90,6 +91,7 @@ def export(
 app.command()(run)
 app.command()(perplexity)
 app.command()(embed)
+app.command()(bench)
 
 
 @app.command()
