@@ -56,7 +56,8 @@ def quantized(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _product(node: ir.Node) -> ir.Node:
     """The MatMul of a linear whose last node is `node`: itself, or behind a bias or a soft cap."""
     while node.op_type != "MatMul":
-        node = next(v.producer() for v in node.inputs if v is not None and v.producer() is not None and v.producer().op_type in ("MatMul", "Add", "Tanh", "Div"))
+        producers = (v.producer() for v in node.inputs if v is not None)
+        node = next(p for p in producers if p is not None and p.op_type in ("MatMul", "Add", "Tanh", "Div"))
     return node
 
 

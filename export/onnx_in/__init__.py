@@ -66,7 +66,7 @@ def load_model(
 ) -> CanonicalModel:
     """The same for a model in memory, which has no files. usual: the context where neither `context` nor the graph says one."""
     check_model(model, name, None)
-    return _canonical(model, readable(name), name, context, tokenizer, {}, None, usual or DEFAULT_CONTEXT)
+    return _canonical(model, readable(name), name, context, tokenizer, {}, None, min(usual or DEFAULT_CONTEXT, MOST_POSITIONS))
 
 
 def _canonical(

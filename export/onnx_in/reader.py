@@ -21,7 +21,14 @@ from .writer import Writer
 OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS
 SUPPORTED = f"on values that depend on the token ids: {', '.join(sorted(OPERATORS))}"
 
-LOOKS = {Form: "a tensor", Function: "an activation function", Mean: "a mean", Statistic: "a norm's statistic", Scores: "attention scores", TokenSum: "a sum over tokens"}
+LOOKS = {
+    Form: "a tensor",
+    Function: "an activation function",
+    Mean: "a mean",
+    Statistic: "a norm's statistic",
+    Scores: "attention scores",
+    TokenSum: "a sum over tokens",
+}
 
 
 class Reader:
