@@ -107,6 +107,16 @@ def test_minilm_as_a_file_beside_its_settings(tmp_path, monkeypatch):
         assert float(bundle.session().embed(row) @ session.embed(row)) > 0.9995
 
 
+def test_minilm_as_a_module_is_minilm_as_a_folder():
+    """Pooling and normalization in the module; the folder is read without ONNX or PyTorch."""
+    model = transformers.BertModel.from_pretrained(minilm_folder(), add_pooling_layer=False).eval()
+    ids = [101, 1037, 4937, 7719, 2006, 1996, 13523, 1012, 102]
+    example = {"input_ids": torch.tensor(ids)[None], "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
+    canonical = load_module(Sentence(model), example, context=128)
+    folder = load(minilm_folder(), context=128)
+    np.testing.assert_allclose(reference(canonical).embed(ids), reference(folder).embed(ids), rtol=0, atol=1e-5)
+
+
 def test_what_the_runtime_cannot_hold_is_named():
     small = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
     vision = transformers.ViTModel(transformers.ViTConfig(**small, image_size=32, patch_size=8))
