@@ -51,7 +51,7 @@ def test_the_example_runs_on_a_bare_board(bundle, root, tmp_path, name, kv):
     ran = tools.run([*command, "-semihosting-config", "enable=on,target=native,chardev=text", "-kernel", image], 300)
     assert ran.returncode == 0, ran.stdout
 
-    run = BOARDS["host"]._program(runtime)
+    run = BOARDS["host"].program(runtime)
     host = tools.run([run, opened.model_path, "-p", "Once upon a time", "-n", "128", "--context", "128"], 120)
     assert len(ran.stdout) > 100
     # The example's loop also prints the token that fills the context.
