@@ -19,8 +19,9 @@ from . import __version__
 from .cli_bench import bench
 from .cli_common import BundleArgument, err, out, progress_bar
 from .cli_embed import embed
+from .cli_report import report
 from .cli_run import perplexity, run
-from .errors import EdgePosError
+from .errors import EdgePosError, GateError
 from .positions.cli import app as positions_app
 from .positions.cli_tables import app as tables_app
 
@@ -92,65 +93,7 @@ app.command()(run)
 app.command()(perplexity)
 app.command()(embed)
 app.command()(bench)
-
-
-@app.command()
-def report(
-    bundle: BundleArgument,
-    source: Annotated[Path, typer.Option(help="The model the bundle was made from.")],
-    text: Annotated[Optional[Path], typer.Option(help="A UTF-8 text to measure on; default: EdgePos's own.")] = None,
-    tokenizer: Annotated[Optional[Path], typer.Option(help="The tokenizer of an .onnx source, as for export.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Use at most so many tokens of the text.")] = 8192,
-    as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
-) -> None:
-    """Measure how far the integers are from the float model; writes report.json and report.md into the bundle."""
-    from . import reference as float_reference
-    from .bundle import open as open_bundle
-    from .export import load
-    from .report.build import dumps, measure, write
-    from .report.windows import read_text
-
-    opened = open_bundle(bundle)
-    if opened.path is None:
-        raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
-    canonical = load(source, tokenizer=tokenizer)
-    with progress_bar("tokens") as progress:
-        task = progress.add_task("measuring", total=None)
-        result = measure(
-            opened,
-            float_reference(canonical),
-            canonical,
-            read_text(text),
-            max_tokens=max_tokens,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
-    write(opened, result)
-    if as_json:
-        sys.stdout.write(dumps(result))
-    else:
-        _print_summary(opened, result)
-
-
-def _print_summary(opened, result: dict) -> None:
-    from .report.markdown import accuracy_rows, form_line
-
-    table = Table(title=f"{result['name']}: {' '.join(result['formats'][k] for k in ('weights', 'activations', 'kv'))}", title_justify="left")
-    table.add_column("against the float model")
-    table.add_column("", justify="right")
-    for name, value in accuracy_rows(result["accuracy"]):
-        table.add_row(name, value)
-    measured = [layer for layer in result["layers"] if layer["sqnr_db"] is not None]
-    if measured:
-        worst = min(measured, key=lambda layer: layer["sqnr_db"])
-        table.add_row("noisiest operator", f"{worst['name']}, {worst['sqnr_db']:.1f} dB")
-    for form in result.get("onnx", ()):
-        table.add_row(form["file"], form_line(form))
-    table.add_row("saturations", str(sum(layer["saturations"] for layer in result["layers"])))
-    for p in result["positions"]:
-        table.add_row(f"positions: {p['kind']} {p['method']}, {p['bits']} bits", f"bound {p['bound']:.4g} {p.get('unit', '')}, measured {p['measured_max']:.4g}")
-    table.add_row("digest", result["digest"])
-    out.print(table)
-    out.print(f"Written to {opened.path / 'report.md'} and report.json.")
+app.command()(report)
 
 
 @app.command()
@@ -227,12 +170,14 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 def main() -> None:
-    """Entry point: errors are one line; exit code 1 for what failed, 2 for wrong usage."""
+    """Entry point: errors are one line; exit code 1 for what failed, 2 for wrong usage, 3 for a figure worse than --fail-above."""
     warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}", style="yellow", markup=False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that temporary folders go
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
+    except GateError as error:
+        code = _fail(str(error), 3)
     except EdgePosError as error:
         code = _fail(str(error))
     except BrokenPipeError:

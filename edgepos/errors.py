@@ -19,3 +19,7 @@ class FormatError(EdgePosError):
 
 class ContextError(EdgePosError):
     """A call does not fit the state: too many tokens, a bad position, a bad rewind."""
+
+
+class GateError(EdgePosError):
+    """A measured figure is worse than the limit it was given."""

@@ -172,11 +172,14 @@ class FloatSession(Generates, Embeds):
         """Like embed, rounded to int32 with 16 fractional bits."""
         return _fixed(self.embed(ids, positions))
 
-    def values(self, ids: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The named outputs of the graph for ``ids`` [n] from an empty cache; the session's own cache stays as it is."""
+    def values(self, ids: Sequence[int], names: Sequence[str], weights: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """The named outputs of the graph for ``ids`` [n] from an empty cache; the session's own cache stays as it is.
+
+        ``weights`` replaces initializers that are inputs of the graph too, for this call.
+        """
         tokens = checked_ids(ids, self.vocab, 0, self.context)
         places = np.arange(len(tokens), dtype=np.int64)
-        feed = {"input_ids": tokens[None], "position_ids": places[None], **self._empty}
+        feed = {"input_ids": tokens[None], "position_ids": places[None], **self._empty, **(weights or {})}
         if self._keys:
             feed["key_position_ids"] = places[None]
         return dict(zip(names, self._session.run(list(names), feed)))
@@ -236,6 +239,7 @@ def _open(model: ir.Model, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.use_deterministic_compute = True
     options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors: its warnings are of speed
     # Without this, DequantizeLinear + MatMul is fused and its activations are rounded to int8.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     providers = ["CPUExecutionProvider"]

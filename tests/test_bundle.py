@@ -12,7 +12,8 @@ import pytest
 import edgepos
 import edgepos.export
 from edgepos import ContextError, EdgePosError, FormatError
-from edgepos.report.build import measure, write
+from edgepos.report.build import measure
+from edgepos.report.files import write
 from edgepos.report.windows import Text
 from edgepos.resources import tiny_model_dir
 

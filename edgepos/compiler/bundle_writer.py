@@ -11,8 +11,9 @@ from pathlib import Path
 from .. import export
 from ..errors import EdgePosError
 from ..export import CanonicalModel
-from ..report.build import dumps
+from ..report.files import dumps
 from ..report.markdown import render
+from ..report.page import page
 from ..resources import c_runtime_dir
 from . import gguf_file, manifest, onnx_int8, onnx_out
 from . import options as option_rules
@@ -86,6 +87,7 @@ def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled, *, int8: b
     report = manifest.report(canonical, compiled, memory, tables)
     _write_text(folder / "report.json", dumps(report))
     _write_text(folder / "report.md", render(report))
+    _write_text(folder / "report.html", page(report))
     content = manifest.manifest(canonical, compiled, memory, manifest.file_entries(folder))
     _write_text(folder / "manifest.json", dumps(content))
 

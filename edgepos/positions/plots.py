@@ -13,27 +13,16 @@ import numpy as np
 
 from ..errors import EdgePosError, FormatError, UnsupportedError
 from .alibi import Alibi
-from .alibi_plan import BIAS_BITS, BiasTablePlan, SlopePlan, exact_log2_slopes
-from .angles import Angles
-from .bias_plan import LearnedBiasPlan
-from .exact import rounded_cos_sin_at
-from .float32 import float32_cos_sin
-from .learned import Learned, LearnedPlan
+from .curves import UNITS, Curves, errors, heat, similarity
+from .learned import Learned
 from .methods import method_rows
-from .plan import PhasePlan, TablePlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rotation
 from .sinusoidal import Sinusoidal, Sinusoidal2D
 from .spec import Spec, check_context
 
-SHOWN = 512  # rows of a heat map and distances of a similarity curve
-SAMPLES = 400
 FORMATS = (".png", ".svg")
 LABEL = (0.07, 0.05)  # width and height of a number, as parts of a panel
-UNIT = 32767
-NATURAL = "natural units of a score"
-AWAY = "key − query, tokens"
-UNITS = {"1/32767": "units of 1/32767", "log2": "log2 units of a score", "value": "the table's units"}
 
 
 def draw(spec: Spec, output: Path, context: int, weights=None, name: str = "") -> None:
@@ -85,109 +74,38 @@ def _save(figure, output: Path) -> None:
         work.unlink(missing_ok=True)
 
 
-def _bias_rows(spec: T5Bias | RelativeBias, weights, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(differences or rows, what is drawn over them [k, heads]) of a relative bias."""
-    if isinstance(spec, RelativeBias):
-        return np.arange(spec.rows), np.asarray(weights)
-    at = np.arange(-n + 1, n if spec.bidirectional else 1)
-    rows = spec.bucket(at)
-    return at, rows[:, None] if weights is None else np.asarray(weights)[rows]
-
-
 def _heat_map(axis, spec: Spec, context: int, weights) -> None:
-    n, first = min(context, SHOWN), 0
-    if isinstance(spec, Angles):
-        values = rounded_cos_sin_at(spec, np.arange(n), UNIT, context if spec.length_dependent else None)[0].T
-        title, unit, labels = "cos, int16", UNITS["1/32767"], ("position", "pair")
-    elif isinstance(spec, Alibi):
-        plan = BiasTablePlan(spec, n)
-        values, title, unit, labels = plan.table * plan.scale, "bias, int16", UNITS["log2"], ("distance in tokens", "head")
-    elif isinstance(spec, Learned):
-        values, title, unit, labels = LearnedPlan(spec, weights).table.T, "learned rows, int16", "units of the row's scale", ("row", "component")
-    else:
-        at, rows = _bias_rows(spec, weights, n)
-        values, title, labels = rows.T, "learned bias", (AWAY if isinstance(spec, T5Bias) else "row of the table", "head")
-        first, unit = int(at[0]), NATURAL
-        if weights is None:
-            title, unit, labels = "bucket by distance", "bucket", (AWAY, "all heads")
-    image = axis.imshow(values, aspect="auto", interpolation="nearest", cmap="RdBu_r", extent=(first - 0.5, first + values.shape[1] - 0.5, len(values) - 0.5, -0.5))
+    h = heat(spec, context, weights)
+    rows, columns = h.values.shape
+    extent = (h.first - 0.5, h.first + columns - 0.5, rows - 0.5, -0.5)
+    image = axis.imshow(h.values, aspect="auto", interpolation="nearest", cmap="RdBu_r", extent=extent)
     axis.yaxis.get_major_locator().set_params(integer=True)
-    axis.figure.colorbar(image, ax=axis, label=unit)
-    axis.set(title=title, xlabel=labels[0], ylabel=labels[1])
+    axis.figure.colorbar(image, ax=axis, label=h.unit)
+    axis.set(title=h.title, xlabel=h.xlabel, ylabel=h.ylabel)
 
 
 def _similarity(axis, spec: Spec, context: int, weights) -> None:
-    n = min(context, SHOWN)
-    d = np.arange(n)
-    axis.set(title="similarity by distance", xlabel="distance in tokens", ylabel="mean cos over the pairs (1: same position)")
-    if isinstance(spec, Angles):
-        at = spec.diagonal(d)
-        fixed = context if spec.length_dependent else None
-        exact = spec.cos_sin(at, fixed)[0].mean(axis=-1)
-        axis.plot(d, exact, label="exact", linewidth=3, alpha=0.4)
-        for label, scale in (("int16", UNIT), ("int8", 127)):
-            axis.plot(d, rounded_cos_sin_at(spec, d, scale, fixed)[0].mean(axis=-1) / scale, label=label, linewidth=0.8)
-        axis.legend()
-    elif isinstance(spec, Alibi):
-        for bias in SlopePlan(spec).bias_fixed(d):
-            axis.semilogy(d, np.maximum(2.0 ** (-bias / 2.0**BIAS_BITS), 2.0**-40), linewidth=0.8)
-        axis.set(title="weight by distance, one line per head", ylabel="weight, relative to distance 0")
-    elif isinstance(spec, Learned):
-        rows = np.asarray(weights, dtype=np.float64)[spec.offset :]
-        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
-        alike = rows @ rows.T
-        axis.plot([np.mean(np.diagonal(alike, k)) for k in range(min(n, len(rows)))])
-        axis.set(title="similarity of learned rows by distance", ylabel="mean cosine of two rows")
-    else:
-        at, rows = _bias_rows(spec, weights, n)
-        axis.plot(at, rows, linewidth=0.8)
-        title, unit = ("bucket by distance", "bucket") if weights is None else ("bias, one line per head", NATURAL)
-        axis.set(title=title, xlabel=AWAY if isinstance(spec, T5Bias) else "row of the table", ylabel=unit)
+    _lines(axis, similarity(spec, context, weights))
 
 
 def _error(axis, spec: Spec, context: int, weights) -> None:
-    p = np.unique(np.geomspace(1, context, SAMPLES).astype(np.int64) - 1)
-    axis.set(title="error by position", xlabel="position", xscale="symlog", yscale="log")
-    if isinstance(spec, Angles):
-        at = spec.diagonal(p)
-        fixed = context if spec.length_dependent else None
-        exact = spec.cos_sin(at, fixed)
-
-        def worst(found, scale: float) -> np.ndarray:
-            return np.max([np.abs(f * scale - e).max(axis=-1, initial=0.0) for f, e in zip(found, exact)], axis=0) * UNIT
-
-        lines = {"float32": (float32_cos_sin(spec, at, fixed), 1.0)}
-        if spec.linear:
-            lines["phase"] = PhasePlan(spec, context).cos_sin(at), 1 / UNIT
-        if context * spec.pairs <= 2**22:
-            lines |= {f"int{bits} table": (TablePlan(spec, context, bits).cos_sin(at), s) for bits, s in ((16, 1 / UNIT), (8, 1 / 127))}
-        for label, (found, scale) in lines.items():
-            axis.plot(p, np.maximum(worst(found, scale), 1e-4), label=label, linewidth=0.9)
-        axis.set(ylabel="largest error, units of 1/32767")
-    elif isinstance(spec, Alibi):
-        exact = np.array([float(s) for s in exact_log2_slopes(spec)])[:, None] * p
-        lines = {
-            "float32": spec.slopes().astype(np.float32)[:, None] * p.astype(np.float32) / np.float32(np.log(2)),
-            "slopes": SlopePlan(spec).bias_fixed(p) * 2.0**-BIAS_BITS,
-        }
-        for label, found in lines.items():
-            error = np.where(exact < 40, np.abs(found - exact), 0).max(axis=0)
-            axis.plot(p, np.maximum(error, 1e-9), label=label, linewidth=0.9)
-        axis.set(title="error by distance", xlabel="distance in tokens", ylabel="largest error, log2 units, weights above 2^-40")
-    elif isinstance(spec, Learned):
-        for bits in (16, 8):
-            axis.plot(LearnedPlan(spec, weights, bits).row_errors, label=f"int{bits}", linewidth=0.9)
-        axis.set(title="error by row", xlabel="row", ylabel="largest error of the row, the table's units", xscale="linear")
-    elif weights is None:
+    curves = errors(spec, context, weights)
+    if curves is None:
         _say(axis, "exact: buckets are whole numbers")
-        return
     else:
-        exact = np.asarray(weights, dtype=np.float64) / np.log(2)
-        for bits in (32, 16, 8):
-            plan = LearnedBiasPlan(spec, weights, bits)
-            axis.plot(np.maximum(np.abs(plan.table * plan.scale - exact).max(axis=1), 1e-9), label=f"int{bits}", linewidth=0.9)
-        axis.set(title="error by row", xlabel="row of the table", ylabel="largest error of the heads, log2 units of a score", xscale="linear")
-    axis.legend()
+        _lines(axis, curves)
+
+
+def _lines(axis, curves: Curves) -> None:
+    axis.set(title=curves.title, xlabel=curves.xlabel, ylabel=curves.ylabel)
+    axis.set(xscale="symlog" if curves.logx else "linear", yscale="log" if curves.logy else "linear")
+    for label, y in curves.lines.items():
+        wide = {"linewidth": 3, "alpha": 0.4} if label == "exact" else {"linewidth": 0.9}
+        axis.plot(curves.x, y, label=label, **wide)
+    for y in curves.unnamed:
+        axis.plot(curves.x, y, linewidth=0.8)
+    if curves.lines:
+        axis.legend()
 
 
 def _methods(axis, spec: Spec, context: int, weights) -> None:

@@ -1,54 +1,119 @@
-"""Measure a bundle against its source and write report.json and report.md."""
+"""Measure a bundle against its source: every section of report.json."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 
+from ..compiler.manifest import ids_sha256
+from ..compiler.pipeline import compile
 from ..errors import EdgePosError
-from .accuracy import compare
+from .accuracy import loss_by_position, run, worst_tokens
+from .changes import measure_changes
+from .continuations import continuations
 from .embedding import compare_embeddings, sentences
-from .layers import layer_errors
-from .markdown import render
+from .encodings import encoding_curves
+from .layers import trace_layers
 from .onnx_forms import compare_forms, has_forms
-from .windows import Text, text_windows
+from .provenance import provenance
+from .verdict import verdict
+from .windows import WINDOW, Text, text_windows
 
 LAYER_WINDOW = 64
+CALIBRATION_CHARS = 65536  # far more than the tokens of a calibration
 
 
-def measure(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192, threads: int = 1, progress: Callable[[int, int], None] | None = None) -> dict:
-    """The bundle's report with `accuracy` and `layers` measured on `text`.
+def measure(
+    bundle,
+    reference,
+    canonical,
+    text: Text,
+    *,
+    max_tokens: int = 8192,
+    window: int = WINDOW,
+    threads: int = 1,
+    command: list[str] | None = None,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict:
+    """The bundle's report with every section of docs/report.md measured on `text`.
 
-    `reference` is the float session of the source, `canonical` its CanonicalModel. At most `max_tokens` tokens are used.
-    `progress(done, total)` counts tokens. Raises EdgePosError when the source is not what the bundle was made from, or the
-    text or context is too short for a prediction.
+    `reference` is the float session of the source, `canonical` its CanonicalModel. At most `max_tokens` tokens are used, in windows of
+    at most `window`. command: as typed, for the report. force: measure on the text of the calibration, too. `progress(done, total)`
+    counts tokens. Raises EdgePosError when the source is not what the bundle was made from, the text is that of the calibration, or
+    the text or context is too short for a prediction.
     """
     report = dict(bundle.report)
     _check_source(bundle, canonical)
+    tokenizer = bundle.tokenizer if bundle.image.info.tokenizer else None
+    if not force:
+        _check_calibration(bundle, tokenizer, text)
+    context = min(bundle.context, canonical.context)
     if bundle.image.info.embedding:
-        session = bundle.session(context=min(bundle.context, canonical.context), threads=threads)
-        accuracy, first = compare_embeddings(reference, session, bundle.tokenizer, sentences(text.content), max_tokens, progress)
-        report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **accuracy}
-        report["layers"] = layer_errors(bundle.program, canonical.model, first[:LAYER_WINDOW])
-        return report
-    cut = text_windows(bundle.tokenizer, text, max_tokens, min(bundle.context, canonical.context))
+        accuracy, first = _embeddings(bundle, reference, text, context, max_tokens, threads, progress)
+    else:
+        cut = text_windows(tokenizer, text, max_tokens, context, window)
+        session = bundle.session(context=max(map(len, cut)), threads=threads)
+        comparison = run(reference, session, cut, _counted(cut, progress))
+        accuracy, first = comparison.result(), cut[0]
+        accuracy["intervals"] = comparison.intervals()
+        accuracy["worst"] = worst_tokens(comparison, cut, tokenizer)
+        report["attention"] = {"loss": loss_by_position(comparison)}
+        report["generation"] = continuations(reference, session, tokenizer, first)
+        if has_forms(bundle):
+            report["onnx"] = compare_forms(bundle, reference, cut, threads)
+    report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **accuracy}
+    report["verdict"] = verdict(accuracy)
+    ids = first[:LAYER_WINDOW]
+    report["layers"], scores = trace_layers(bundle.program, canonical.model, ids)
+    report["attention"] = {**report.get("attention", {}), "scores": scores}
+    report["changes"] = measure_changes(bundle.program, canonical.model, ids, report["layers"], _wide_cache(bundle, canonical))
+    report["encodings"] = encoding_curves(canonical, context)
+    report["provenance"] = provenance(bundle, command)
+    return report
+
+
+def _embeddings(bundle, reference, text: Text, context: int, max_tokens: int, threads: int, progress) -> tuple[dict, list[int]]:
+    """(figures, ids of the first sentence) of an embedding model."""
+    if not text.content:
+        raise EdgePosError(f"text {text.name}: an embedding model is measured on sentences; give a text instead of token ids")
+    session = bundle.session(context=context, threads=threads)
+    return compare_embeddings(reference, session, bundle.tokenizer, sentences(text.content), max_tokens, progress)
+
+
+def _counted(cut: list[list[int]], progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
+    """A callback for `run` that adds up its tokens."""
+    if progress is None:
+        return None
     total, done = sum(map(len, cut)), 0
 
     def step(n: int) -> None:
         nonlocal done
         done += n
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
 
-    session = bundle.session(context=max(map(len, cut)), threads=threads)
-    report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **compare(reference, session, cut, step)}
-    report["layers"] = layer_errors(bundle.program, canonical.model, cut[0][:LAYER_WINDOW])
-    if has_forms(bundle):
-        report["onnx"] = compare_forms(bundle, reference, cut, threads)
-    return report
+    return step
+
+
+def _check_calibration(bundle, tokenizer, text: Text) -> None:
+    """Raise EdgePosError when the fixed points were chosen on the beginning of this very text."""
+    known = bundle.manifest.get("calibration") or {}
+    document = (text.documents or (text.content,))[0]
+    count = known.get("tokens")
+    if not isinstance(count, int) or (isinstance(document, str) and tokenizer is None):
+        return
+    ids = tokenizer.encode(document[:CALIBRATION_CHARS], bos=False) if isinstance(document, str) else list(document)
+    bos = [] if tokenizer is None or tokenizer.bos_id is None else [tokenizer.bos_id]
+    if known.get("sha256") in {ids_sha256(start[:count]) for start in (ids, bos + ids)}:
+        raise EdgePosError(f"text {text.name}: the bundle was calibrated on it, so it would flatter; give another text, or --force to measure on it")
+
+
+def _wide_cache(bundle, canonical):
+    """The bundle's program with 16 instead of 8 bits in the KV cache; None for one that has 16."""
+    options, header = bundle.manifest.get("options") or {}, bundle.program.header
+    if header.kv_bits == 16:
+        return None
+    choices = bundle.manifest["choices"]
+    return compile(canonical, weights=options["weights"], kv="kv16", context=header.context, choices=choices, tokenizer=None)
 
 
 def _check_source(bundle, canonical) -> None:
@@ -56,33 +121,3 @@ def _check_source(bundle, canonical) -> None:
     for name, digest in canonical.source_sha256.items():
         if wanted.get(name) != digest:
             raise EdgePosError(f"source {canonical.name}: {name} is not the file that this bundle was made from; give that source, or export again")
-
-
-def write(bundle, report: dict) -> None:
-    """Replace report.json and report.md in the bundle folder and their entries in manifest.json, each file by a rename.
-
-    Raises EdgePosError when a file cannot be written.
-    """
-    manifest = bundle.manifest
-    contents = {"report.json": dumps(report).encode("utf-8"), "report.md": render(report).encode("utf-8")}
-    entries = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()}
-    contents["manifest.json"] = dumps({**manifest, "files": {**manifest["files"], **entries}}).encode("utf-8")
-    try:
-        for name, data in contents.items():
-            _replace(bundle.path / name, data)
-    except OSError as error:
-        raise EdgePosError(f"{bundle.path}: the report cannot be written ({error.strerror}); make room or choose a writable bundle") from None
-
-
-def _replace(file: Path, data: bytes) -> None:
-    temporary = file.with_name(f".{file.name}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def dumps(report: dict) -> str:
-    """A JSON file of a bundle as text: sorted keys, one form."""
-    return json.dumps(report, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

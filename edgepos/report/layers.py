@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ..float_session import FloatSession
+from ..golden import Batch, Machine
 from ..golden_session import GoldenSession
 from ..program import NONE, Program
-from ..float_session import FloatSession
+from .scores import ScoreErrors
 
 
 def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
@@ -17,24 +19,21 @@ def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
     signal = float((reference**2).sum())
     if noise == 0 or signal == 0:
         return None
-    return 10 * np.log10(signal / noise)
+    return float(10 * np.log10(signal / noise))
 
 
-def layer_errors(program: Program, model: ir.Model, ids: list[int]) -> list[dict]:
-    """One entry per operator with an output, in data-flow order: name, op, sqnr_db, saturations, f.
+def trace_layers(program: Program, model: ir.Model, ids: list[int]) -> tuple[list[dict], list[dict]]:
+    """(one entry per operator with an output, in data-flow order; the attention's score error by distance).
 
-    `ids` is one window; the integers are computed by golden, whose bits are every engine's. sqnr_db is None for values the
-    float graph does not have under the same name, or without any error.
+    An entry: name, op, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window; the integers are computed by golden,
+    whose bits are every engine's. sqnr_db compares with the float graph and holds all errors before; own_sqnr_db is of the operator
+    alone, run on the float graph's values rounded to its inputs. Both are None for values that the float graph does not have under
+    the same name, or without any error. outlier: the channel with the largest magnitude, and its ratio to the channels' median.
     """
-    computed = {node.outputs[0].name for node in model.graph if node.outputs[0].name is not None}
-    last = program.ops[-1].name
-    wanted = [op.name for op in program.ops if op.out != NONE and op.name in computed and op.name != last]
-    output = "embedding" if program.embedding else "logits"
-    floats = FloatSession(_with_outputs(model, wanted)).values(ids, [output, *wanted])
-    if last not in floats:
-        floats[last] = floats[output]
-
+    floats = _floats(program, model, ids)
     session = GoldenSession(program, max(len(ids), 1))
+    alone = _Alone(program, floats, ids)
+    scores = ScoreErrors(program, floats)
     entries: list[dict] = []
     before = 0
 
@@ -43,22 +42,70 @@ def layer_errors(program: Program, model: ir.Model, ids: list[int]) -> list[dict
         op = program.ops[index]
         f = program.values[op.out].f
         reference = floats.get(op.name)
+        scores.see(op, output, session.machine)
         entries.append(
             {
                 "name": op.name,
                 "op": op.code.name,
                 "f": f,
-                "sqnr_db": None if reference is None else sqnr_db(reference[0], output * 2.0**-f),
+                "sqnr_db": None if reference is None else sqnr_db(reference, output * 2.0**-f),
+                "own_sqnr_db": alone.sqnr_db(index, output),
                 "saturations": session.saturations - before,
+                "outlier": None if reference is None else _outlier(reference),
             }
         )
         before = session.saturations
 
     (session.embed_int if program.embedding else session.eval_int)(ids, trace=trace)
-    return entries
+    return entries, scores.rows()
 
 
-def _with_outputs(model: ir.Model, names: list[str]) -> ir.Model:
+def _floats(program: Program, model: ir.Model, ids: list[int]) -> dict[str, np.ndarray]:
+    """Operator name → float values [tokens, width], of those that the float graph has."""
+    computed = {node.outputs[0].name for node in model.graph if node.outputs[0].name is not None}
+    last = program.ops[-1].name
+    wanted = [op.name for op in program.ops if op.out != NONE and op.name in computed and op.name != last]
+    output = "embedding" if program.embedding else "logits"
+    floats = FloatSession(with_outputs(model, wanted)).values(ids, [output, *wanted])
+    if last not in floats:
+        floats[last] = floats[output]
+    return {name: value[0].reshape(-1, value.shape[-1]) for name, value in floats.items()}
+
+
+def _outlier(reference: np.ndarray) -> dict | None:
+    """{channel, ratio} of float values [tokens, width]; None where the median channel is zero."""
+    largest = np.abs(reference).max(axis=0)
+    median = float(np.median(largest))
+    channel = int(largest.argmax())
+    return {"channel": channel, "ratio": float(largest[channel]) / median} if median > 0 else None
+
+
+class _Alone:
+    """Runs every operator on rounded float inputs, so that only its own error is left."""
+
+    def __init__(self, program: Program, floats: dict[str, np.ndarray], ids: list[int]):
+        self.program, self.floats = program, floats
+        self.machine = Machine(program, max(len(ids), 1))
+        self.batch = Batch(np.asarray(ids, np.int64), np.arange(len(ids), dtype=np.int64), 0)
+        self.values: dict[int, np.ndarray] = {}
+        self.done = 0
+
+    def sqnr_db(self, index: int, output: np.ndarray) -> float | None:
+        """Of operator `index`, whose output in the running program is `output`; operators come in order."""
+        for op in self.program.ops[self.done : index]:  # those without an output, which are not traced
+            self.machine.run(op, self.values, self.batch)
+        self.done = index + 1
+        op, f = self.program.ops[index], self.program.values[self.program.ops[index].out].f
+        reference = self.floats.get(op.name)
+        result = None
+        if reference is not None:
+            result = sqnr_db(reference, self.machine.run(op, self.values, self.batch) * 2.0**-f)
+            output = np.clip(np.rint(np.float64(reference) * 2.0**f), -(2**31), 2**31 - 1).astype(np.int64)
+        self.values[op.out] = output
+        return result
+
+
+def with_outputs(model: ir.Model, names: list[str]) -> ir.Model:
     """A copy of the graph (weights shared) that also returns the named values."""
     model = model.clone()
     by_name = {value.name: value for node in model.graph for value in node.outputs}

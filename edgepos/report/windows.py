@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,29 +16,89 @@ WINDOW = 512  # tokens of context at most, so that figures of different models c
 
 @dataclass(frozen=True)
 class Text:
-    """A text with the name and SHA-256 that a report states."""
+    """A text with the name and SHA-256 that a report states. documents: its parts, each measured from an empty cache: texts or
+    token ids; none: `content` is one."""
 
     name: str
     content: str
     sha256: str
+    documents: tuple[str | list[int], ...] = ()
 
 
 def read_text(path: str | Path | None = None) -> Text:
     """The text at `path`, or EdgePos's own sample. Raises FormatError when it is missing, empty, too large or not UTF-8."""
     file = SAMPLE if path is None else Path(path)
+    data = _read(file)
+    content = _decode(file, data)
+    if not content.strip():
+        raise FormatError(f"text {file}: it is empty; give a text of at least two tokens")
+    return Text("edgepos sample" if path is None else file.name, content, hashlib.sha256(data).hexdigest())
+
+
+def read_texts(paths: list[Path], field: str = "text") -> Text:
+    """Several files as one: .jsonl has a document per line under `field`, .json is a list of token ids (or a list of such lists),
+    anything else is a UTF-8 text. The SHA-256 is of all bytes in order. Raises FormatError like `read_text`, naming the line."""
+    if not paths:
+        return read_text()
+    documents: list[str | list[int]] = []
+    digest = hashlib.sha256()
+    for file in paths:
+        data = _read(file)
+        digest.update(data)
+        if file.suffix == ".jsonl":
+            found = list(_lines(file, data, field))
+        elif file.suffix == ".json":
+            found = _ids(file, data)
+        else:
+            found = [_decode(file, data)]
+        if not any(part.strip() if isinstance(part, str) else part for part in found):
+            raise FormatError(f"text {file}: it is empty; give a text of at least two tokens")
+        documents += found
+    texts = [part for part in documents if isinstance(part, str)]
+    return Text(" + ".join(file.name for file in paths), "\n".join(texts), digest.hexdigest(), tuple(documents))
+
+
+def _read(file: Path) -> bytes:
     try:
         size = file.stat().st_size
         if size > MAX_TEXT_BYTES:
             raise FormatError(f"text {file}: {size} bytes found, at most {MAX_TEXT_BYTES} allowed; give a part of it")
-        data = file.read_bytes()
-        content = data.decode("utf-8")
+        return file.read_bytes()
     except OSError as error:
         raise FormatError(f"text {file}: {error.strerror}; give a readable file") from None
+
+
+def _decode(file: Path, data: bytes) -> str:
+    try:
+        content = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"text {file}: byte {error.start} is not UTF-8; convert the file first") from None
-    if not content.strip():
-        raise FormatError(f"text {file}: it is empty; give a text of at least two tokens")
-    return Text("edgepos sample" if path is None else file.name, content, hashlib.sha256(data).hexdigest())
+    if "\0" in content:
+        raise FormatError(f"text {file}: byte {data.index(0)} is zero, so this is no text; give a text, .jsonl or .json file")
+    return content
+
+
+def _lines(file: Path, data: bytes, field: str):
+    for number, line in enumerate(_decode(file, data).splitlines(), 1):
+        if line.strip():
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                raise FormatError(f"text {file}: line {number} is not JSON; a .jsonl file has one object per line") from None
+            if not isinstance(entry, dict) or not isinstance(entry.get(field), str):
+                raise FormatError(f"text {file}: line {number} has no text under {field!r}; name the field with --field")
+            yield entry[field]
+
+
+def _ids(file: Path, data: bytes) -> list[list[int]]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    rows = found if isinstance(found, list) and found and all(isinstance(row, list) for row in found) else [found]
+    if not all(isinstance(row, list) and all(type(i) is int and 0 <= i < 2**31 for i in row) for row in rows):
+        raise FormatError(f"text {file}: not a JSON list of token ids, nor a list of such lists")
+    return rows
 
 
 def windows(ids: list[int], size: int, bos: int | None) -> list[list[int]]:
@@ -50,16 +111,26 @@ def windows(ids: list[int], size: int, bos: int | None) -> list[list[int]]:
     return [window for window in cut if len(window) > 1]
 
 
-def text_windows(tokenizer, text: Text, max_tokens: int, context: int) -> list[list[int]]:
-    """The first `max_tokens` tokens of a text in windows that fit `context` and WINDOW.
+def text_windows(tokenizer, text: Text, max_tokens: int, context: int, window: int = WINDOW) -> list[list[int]]:
+    """The first `max_tokens` tokens of a text in windows that fit `context` and `window`.
 
-    Raises EdgePosError when there is nothing to predict.
+    Ids are used as they are; `tokenizer` may be None for a text of ids alone. Raises EdgePosError when there is nothing to predict.
     """
-    size = min(WINDOW, context)
+    size = min(window, context)
     if size < 2:
         raise EdgePosError(f"a context of {size} gives no prediction to measure; at least 2 are needed")
-    bos = tokenizer.bos_id if tokenizer.adds_bos else None
-    cut = windows(tokenizer.encode(text.content, bos=False)[:max_tokens], size, bos)
+    cut, left = [], max_tokens
+    for document in text.documents or (text.content,):
+        if left < 1:
+            break
+        if isinstance(document, str):
+            if tokenizer is None:
+                raise EdgePosError(f"text {text.name}: the bundle has no tokenizer; give token ids as a .json file")
+            ids, bos = tokenizer.encode(document, bos=False)[:left], tokenizer.bos_id if tokenizer.adds_bos else None
+        else:
+            ids, bos = document[:left], None
+        left -= len(ids)
+        cut += windows(ids, size, bos)
     if not cut:
         raise EdgePosError(f"text {text.name}: it gives no prediction; at least two tokens are needed")
     return cut

@@ -1,0 +1,94 @@
+"""`edgepos report`: measure a bundle against its source."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.table import Table
+
+from .cli_common import BundleArgument, out, progress_bar
+from .errors import EdgePosError
+
+TextOption = Annotated[
+    Optional[list[Path]],
+    typer.Option(help="What to measure on, may be given several times: a UTF-8 text, .jsonl, or .json with token ids; default: EdgePos's own."),
+]
+FieldOption = Annotated[str, typer.Option(help="The key of the text in each line of a .jsonl file.")]
+FailOption = Annotated[
+    Optional[str],
+    typer.Option(help="Exit code 3 when a figure is worse, as kl=0.01,top1=0.95: the largest kl, perplexity or change, the least top1, cosine or nearest."),
+]
+
+
+def report(
+    bundle: BundleArgument,
+    source: Annotated[Path, typer.Option(help="The model the bundle was made from.")],
+    text: TextOption = None,
+    field: FieldOption = "text",
+    tokenizer: Annotated[Optional[Path], typer.Option(help="The tokenizer of an .onnx source, as for export.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Use at most so many tokens of the text.")] = 8192,
+    window: Annotated[int, typer.Option(min=2, help="Tokens of context at most.")] = 512,
+    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    fail_above: FailOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Measure on the text of the calibration, too.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Show report.html.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
+) -> None:
+    """Measure how far the integers are from the float model; writes report.html, report.json and report.md into the bundle."""
+    from . import reference as float_reference
+    from .bundle import open as open_bundle
+    from .export import load
+    from .report.build import measure
+    from .report.files import dumps, write
+    from .report.gate import Gate
+    from .report.windows import read_texts
+
+    gate = Gate.of(fail_above)
+    opened = open_bundle(bundle)
+    if opened.path is None:
+        raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
+    texts = read_texts(text or [], field)
+    canonical = load(source, tokenizer=tokenizer)
+    with progress_bar("tokens") as progress:
+        task = progress.add_task("measuring", total=None)
+        result = measure(
+            opened, float_reference(canonical, threads=threads), canonical, texts, max_tokens=max_tokens, window=window, threads=threads,
+            command=["edgepos", *sys.argv[1:]], force=force, progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )  # fmt: skip
+    write(opened, result)
+    if as_json:
+        sys.stdout.write(dumps(result))
+    else:
+        _print_summary(opened, result)
+    if open_page:
+        webbrowser.open((opened.path / "report.html").resolve().as_uri())
+    gate.check({result["name"]: result["accuracy"]})
+
+
+def _print_summary(opened, result: dict) -> None:
+    from .report.markdown import accuracy_rows, form_line
+
+    table = Table(title=f"{result['name']}: {' '.join(result['formats'][k] for k in ('weights', 'activations', 'kv'))}", title_justify="left")
+    table.add_column("against the float model")
+    table.add_column("", justify="right")
+    table.add_row(result["verdict"]["grade"], result["verdict"]["words"])
+    for name, value in accuracy_rows(result["accuracy"]):
+        table.add_row(name, value)
+    measured = [layer for layer in result["layers"] if layer["sqnr_db"] is not None]
+    if measured:
+        worst = min(measured, key=lambda layer: layer["sqnr_db"])
+        table.add_row("noisiest operator", f"{worst['name']}, {worst['sqnr_db']:.1f} dB")
+    for change in result["changes"]["suggestions"][:1]:
+        table.add_row("lowers the error most", f"{change['what']}: by {change['saves']:.3g}" + (f" ({change['flags']})" if change["flags"] else ""))
+    for form in result.get("onnx", ()):
+        table.add_row(form["file"], form_line(form))
+    table.add_row("saturations", str(sum(layer["saturations"] for layer in result["layers"])))
+    for p in result["positions"]:
+        table.add_row(f"positions: {p['kind']} {p['method']}, {p['bits']} bits", f"bound {p['bound']:.4g} {p.get('unit', '')}, measured {p['measured_max']:.4g}")
+    table.add_row("digest", result["digest"])
+    out.print(table)
+    out.print(f"Written to {opened.path / 'report.html'}, report.md and report.json.")
