@@ -205,9 +205,18 @@ def _fixed(values: np.ndarray) -> np.ndarray:
 
 
 def _tokenizer(canonical: CanonicalModel):
+    """The tokenizer that a bundle of the model has, with the same ends of an answer."""
+    from edgepos.chat.form import derive
+    from edgepos.compiler.chat_tensors import eos_with_answer
     from edgepos.compiler.tokenizer_image import tokenizer
 
-    return tokenizer(canonical.tokenizer, canonical.bos_id, canonical.eos_ids)
+    eos = canonical.eos_ids
+    if canonical.chat is not None:
+        try:
+            eos = eos_with_answer(canonical.tokenizer, eos, derive(canonical.chat))
+        except FormatError:
+            pass  # such a model is exported without its chat template
+    return tokenizer(canonical.tokenizer, canonical.bos_id, eos)
 
 
 def _load(path: str | os.PathLike) -> ir.Model:

@@ -12,6 +12,7 @@ ROWS_TESTS = ("test_positions_rows.py",)
 INCREMENT_TESTS = ("test_positions_increments.py",)
 C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample", "test_rotate")
 GENERATION_TESTS = ("test_runtime_generation.py",)
+CHAT_TESTS = ("test_chat.py",)
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ MUTATIONS = (
     Mutation("penalty without saturation", _SRC + "sample.c", "ep_sat32(ep_rshift_round(l * (int64_t)penalty, 16))", "(int32_t)ep_rshift_round(l * (int64_t)penalty, 16)", GENERATION_TESTS),
     Mutation("loss without the quadratic term", _SRC + "fixed.c", "- x + (x * x >> 33)", "- x", GENERATION_TESTS),
     Mutation("stop strings are shown in part", _SRC + "chat.c", "if (found < 0 && at < held) held = at;", "", GENERATION_TESTS),
+    Mutation("an answer begins behind the first marker", _SRC + "chat.c", "start = at += size;", "return at + size;", CHAT_TESTS),
+    Mutation("line feeds behind a marker stay", _SRC + "chat.c", "while (row[2] & MARKER_LINES && ", "while (0 && ", CHAT_TESTS),
+    Mutation("chat keeps white space that a join takes", _SRC + "chat.c", "size -= space_behind((const uint8_t *)own + start, size - start);", "(void)space_behind;", CHAT_TESTS),
+    Mutation("chat renders empty contents", _SRC + "chat.c", "flags >> (role - 1) & 1", "flags >> (role + 8) & 1", CHAT_TESTS),
+    Mutation("contents hold control tokens", _SRC + "tokenizer.c", "if (w->content < w->n_contents) room =", "if (w->content > w->n_contents) room =", CHAT_TESTS),
     Mutation("golden penalty on every occurrence", "edgepos/sampling.py", "text[-self.penalty_last :]", "text[: self.penalty_last or None]", GENERATION_TESTS),
     # The specification itself, against mathematics.
     Mutation("golden GQA head map swapped", "edgepos/golden.py", "np.arange(heads) * cache.k.shape[0] // heads", "np.arange(heads) % cache.k.shape[0]", SPECIFICATION_TESTS),

@@ -160,6 +160,17 @@ def test_the_end_of_an_answer_is_an_eos(spec):  # noqa: F811
     assert end_of_answer(spec, derive(template(SMOLLM2))) is None  # not a token of this vocabulary
 
 
+def test_the_float_reference_ends_answers_where_the_bundle_does(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model_dir("tiny-rope"), model)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": STORY.replace("'\n'", "'<|endoftext|>\n'")}))
+    bundle = edgepos.export_bundle(model, tmp_path / "x.edgepos")
+    assert bundle.tokenizer.eos_ids == edgepos.reference(model).make_tokenizer().eos_ids == (5, 0)
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ broken"}))  # exported without it
+    assert edgepos.reference(model).make_tokenizer().eos_ids == (5,)
+
+
 def test_export_without_the_template(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(tiny_model_dir("tiny-rope"), model)

@@ -1,8 +1,9 @@
 /* Conversations as text: docs/bundle.md, "Chat". */
 #include "tokenizer.h"
 
-enum { ROLES = 4, JOIN_WORDS = 3, FLAGS_END = 1 << 3 };
+enum { ROLES = 4, JOIN_WORDS = 3, FLAG_MARKER = 8, FLAGS_END = 1 << 4, LONGEST_MARKER = 64 };
 enum { TAKES_BEFORE = 1, TAKES_BEHIND = 2, TAKES_END = 4 }; /* white space that a join takes */
+enum { MARKER_LINES = 1, MARKER_SPACE = 2, MARKER_ALWAYS = 4 };           /* what goes behind the marker */
 
 ep_status ep_check_chat(const ep_program *p, uint64_t *word) {
   const int32_t *h = p->header;
@@ -18,8 +19,14 @@ ep_status ep_check_chat(const ep_program *p, uint64_t *word) {
   } else {
     const int32_t *join = ep_i32(p, joins);
     for (int32_t i = 0; i < ROLES * ROLES; i++, join += JOIN_WORDS) {
-      int absent = join[0] == -1 && join[1] == 0 && join[2] == 0;
-      if (!absent && (join[0] < 0 || join[2] < 0 || join[2] >= TAKES_END || join[1] < 0 || join[0] > ep_cols(p, texts) - join[1])) bad = EP_H_CHAT_JOINS;
+      int absent = join[0] == -1 && join[1] == 0 && join[2] == 0, marker = i == 0 && h[EP_H_CHAT_FLAGS] & FLAG_MARKER;
+      int takes = join[2] >= 0 && join[2] < TAKES_END;
+      if (marker) {
+        takes = (join[2] & ~MARKER_ALWAYS) == MARKER_LINES || (join[2] & ~MARKER_ALWAYS) == MARKER_SPACE || join[2] == 0;
+        if (join[1] < 1 || join[1] > LONGEST_MARKER) bad = EP_H_CHAT_JOINS;
+      }
+      if (absent && !marker) continue;
+      if (join[0] < 0 || !takes || join[1] < 0 || join[0] > ep_cols(p, texts) - join[1]) bad = EP_H_CHAT_JOINS;
     }
   }
   *word = (uint64_t)bad;
@@ -57,6 +64,26 @@ static size_t space_behind(const uint8_t *s, size_t n) {
   return n - end;
 }
 
+static int same_bytes(const char *a, const char *b, size_t n) {
+  while (n && a[n - 1] == b[n - 1]) n--;
+  return n == 0;
+}
+
+/* How much of an answer is not said again: up to the end of the last marker, and the space that goes behind it. */
+static size_t thoughts(const char *s, size_t n, const char *marker, const int32_t *row) {
+  size_t size = (size_t)row[1], start = 0, at = 0;
+  while (n >= size && at <= n - size) {
+    if (same_bytes(s + at, marker, size))
+      start = at += size;
+    else
+      at++;
+  }
+  if (!start && !(row[2] & MARKER_ALWAYS)) return 0;
+  if (row[2] & MARKER_SPACE) return start + space_in_front((const uint8_t *)s + start, n - start);
+  while (row[2] & MARKER_LINES && start < n && s[start] == '\n') start++;
+  return start;
+}
+
 ep_status ep_chat_render(const ep_model *model, const ep_message *messages, size_t n, char *text, size_t max, size_t *bytes,
                          ep_span *contents, size_t *n_good) {
   ep_program p;
@@ -73,10 +100,11 @@ ep_status ep_chat_render(const ep_model *model, const ep_message *messages, size
     const int32_t *join = joins + JOIN_WORDS * (ROLES * left + role), *behind = joins + JOIN_WORDS * (ROLES * role + next);
     size_t start = 0, size = i < n ? messages[i].bytes : 0;
     const char *own = i < n ? messages[i].text : NULL;
-    if (size && join[2] & TAKES_BEHIND) start = space_in_front((const uint8_t *)own, size);
+    if (role == EP_ASSISTANT && size && flags & FLAG_MARKER) start = thoughts(own, size, texts + joins[0], joins);
+    if (size > start && join[2] & TAKES_BEHIND) start += space_in_front((const uint8_t *)own + start, size - start);
     if (size > start && behind[2] & TAKES_BEFORE) size -= space_behind((const uint8_t *)own + start, size - start);
     if (n_good) *n_good = i;
-    if (join[0] < 0 || (i < n && size == start && flags >> (role - 1) & 1)) return EP_ERR_ROLE;
+    if (join[0] < 0 || (n == 0 && flags & FLAG_MARKER) || (i < n && size == start && flags >> (role - 1) & 1)) return EP_ERR_ROLE;
     put(&out, texts + join[0], (size_t)join[1]);
     if (i == n) break;
     contents[i].start = out.n;

@@ -26,10 +26,10 @@ static inline void exercise_tokenizer(const ep_model *model, const ep_info *info
 
 static inline void exercise_chat(const ep_model *model) {
   static const char said[] = " \xe2\x80\x83 hi</s> \x1c";
-  ep_message messages[3] = {{EP_SYSTEM, said, sizeof said - 1}, {EP_USER, said, 3}, {EP_ASSISTANT, "", 0}};
+  ep_message messages[3] = {{EP_SYSTEM, said, sizeof said - 1}, {EP_USER, said, 3}, {EP_ASSISTANT, said, sizeof said - 1}};
   ep_span contents[3];
   size_t bytes = 0, again = 0, n = 0, good = 0;
-  for (size_t first = 0; first < 3; first++) {
+  for (size_t first = 0; first <= 3; first++) {
     ep_status st = ep_chat_render(model, messages + first, 3 - first, NULL, 0, &bytes, contents, &good);
     if (st == EP_ERR_ROLE || st == EP_ERR_CHAT) continue;
     if (bytes > 1 << 20) continue;

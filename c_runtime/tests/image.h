@@ -163,6 +163,17 @@ static inline void change_tokenizer(builder *b, int32_t kind, int32_t vocab) {
   }
 }
 
+/* A chat form with every join: two letters, which take the white space on both sides; the marker is the first two. */
+static inline void add_chat(builder *b) {
+  static const char texts[] = "hi<user>";
+  int32_t *h = b->header, joins = add_tensor(b, EP_I32, 2, 16, 3);
+  for (int32_t i = 0; i < 16; i++) memcpy((int32_t *)b->tensors[joins].data + 3 * i, (const int32_t[]){i % 7, 2, i ? 3 : 2}, 12);
+  h[EP_H_CHAT_TEXTS] = add_tensor(b, EP_I8, 1, 1, sizeof texts - 1);
+  memcpy(b->tensors[h[EP_H_CHAT_TEXTS]].data, texts, sizeof texts - 1);
+  h[EP_H_CHAT_JOINS] = joins;
+  h[EP_H_CHAT_FLAGS] = 1 + 8;
+}
+
 static inline void add_tokenizer(builder *b, int32_t vocab) { /* SentencePiece; every token is one or two letters */
   int32_t *h = b->header, n = 0;
   int32_t offsets = add_tensor(b, EP_I32, 1, 1, vocab + 1), bytes = add_tensor(b, EP_I8, 1, 1, 3 * vocab / 2);
@@ -263,6 +274,7 @@ static inline void build(builder *b, const shape *s) {
   b->header[EP_H_OUTPUT] = s->embedding > 0;
   if (s->tokenizer) add_tokenizer(b, s->vocab);
   if (s->tokenizer > 1) change_tokenizer(b, s->tokenizer, s->vocab);
+  if (s->tokenizer) add_chat(b);
 }
 
 /* ---- the file ---- */

@@ -28,6 +28,12 @@ def add_chat(header: Header, derived: Derived, add: Callable) -> None:
         header.chat_texts, header.chat_joins = add("chat.texts", texts), add("chat.joins", joins)
 
 
+def eos_with_answer(spec: TokenizerSpec, eos: tuple[int, ...], derived: Derived) -> tuple[int, ...]:
+    """`eos` and the token that ends an answer."""
+    end = end_of_answer(spec, derived)
+    return eos if end is None or end in eos else (*eos, end)
+
+
 def end_of_answer(spec: TokenizerSpec, derived: Derived) -> int | None:
     """The control token that the template puts behind an assistant's content, or None."""
     text = derived.after_answer.lstrip().encode("utf-8")

@@ -14,7 +14,7 @@ from ..export import CanonicalModel
 from ..program import Program
 from . import options as option_rules
 from .assemble import Assembly
-from .chat_tensors import add_chat, derive_chat, end_of_answer
+from .chat_tensors import add_chat, derive_chat, eos_with_answer
 from .calibrate import calibrate, replay
 from .loss import four_bit_warning
 from .match import match
@@ -87,8 +87,7 @@ def compile_model(
         if chat_template is not None and canonical.chat is not None:
             tell("chat template", 0, 1)
             chat = derive_chat(canonical.chat)
-            end = end_of_answer(canonical.tokenizer, chat)
-            eos = eos if end is None or end in eos else (*eos, end)
+            eos = eos_with_answer(canonical.tokenizer, eos, chat)
             tell("chat template", 1, 1)
         add_tokenizer(program.header, canonical.tokenizer, source.vocab, eos, canonical.bos_id, assembly.add_tensor)
         if chat is not None:
