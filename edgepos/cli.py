@@ -1,4 +1,4 @@
-"""The command line: export, run, embed, perplexity, bench, report, inspect, selftest, verify, demo, positions, tables."""
+"""The command line: export, run, embed, perplexity, bench, report, inspect, selftest, build, verify, demo, positions, tables."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from . import __version__
 from .cli_bench import bench
+from .cli_build import build, verify
 from .cli_common import BundleArgument, err, out, progress_bar
 from .cli_embed import embed
 from .cli_report import report
@@ -94,6 +95,8 @@ app.command()(perplexity)
 app.command()(embed)
 app.command()(bench)
 app.command()(report)
+app.command()(build)
+app.command()(verify)
 
 
 @app.command()
@@ -122,20 +125,6 @@ def selftest(bundle: BundleArgument) -> None:
     opened = open_bundle(bundle)
     opened.check_files()
     out.print(f"identical: {opened.selftest()}")
-
-
-@app.command()
-def verify(
-    bundle: BundleArgument,
-    on: Annotated[str, typer.Option(help="host, qemu:aarch64, qemu:armv7 or qemu:cortex-m3.")] = "host",
-) -> None:
-    """Build the runtime for a target, run the self-test there, and compare the digest."""
-    from .bundle import open as open_bundle
-    from .targets import verify as verify_on
-
-    with err.status(f"building and running on {on} …"):
-        result = verify_on(open_bundle(bundle), on)
-    out.print(f"{on}: identical, {result}")
 
 
 @app.command()

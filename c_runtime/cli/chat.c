@@ -1,19 +1,33 @@
 /* edgepos-run --chat: a conversation, one line a turn. What is new is evaluated; the same lines give the same text as in Python. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
+
+/* Ctrl-C ends an answer where the system has such signals; elsewhere it ends the program, and no prompt is shown. */
+#ifdef POSIX
+#include <signal.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal) {
   (void)signal;
   interrupted = 1;
 }
+static int at_terminal(void) { return isatty(STDIN_FILENO); }
+static void catch_interrupts(void) {
+  struct sigaction action = {0}; /* no SA_RESTART: an interrupt ends the wait for a line */
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, NULL);
+}
+#else
+static int interrupted;
+static int at_terminal(void) { return 0; }
+static void catch_interrupts(void) {}
+#endif
 
 typedef struct talk {
   const options *o;
@@ -41,7 +55,7 @@ static void add(talk *t, int32_t role, const char *text, size_t n) {
 }
 
 static void drop(talk *t, size_t at, size_t n) {
-  for (size_t i = at; i < at + n; i++) free((void *)(uintptr_t)t->messages[i].text);
+  for (size_t i = at; i < at + n; i++) release((void *)(uintptr_t)t->messages[i].text);
   memmove(t->messages + at, t->messages + at + n, (t->n - at - n) * sizeof *t->messages);
   t->n -= n;
 }
@@ -60,13 +74,13 @@ static void encode(talk *t, size_t at, size_t n) {
   check(ep_chat_render(t->model, messages, count, text, size, &size, spans, NULL), "chat");
   size_t words = ep_encode_chat_scratch(t->model, text, size, spans, count);
   int32_t *scratch = allocate((uint64_t)words * sizeof *scratch);
-  free(t->ids);
+  release(t->ids);
   t->ids = allocate((uint64_t)words / 4 * sizeof *t->ids);
   check(ep_encode_chat(t->model, text, size, spans, count, t->ids, words / 4, scratch, &t->n_ids), "encoding the conversation");
-  free(scratch);
-  free(text);
-  free(spans);
-  free(messages);
+  release(scratch);
+  release(text);
+  release(spans);
+  release(messages);
 }
 
 /* The ids of the conversation, without the oldest turns if the context has no room for them and an answer. 0: it has none
@@ -140,13 +154,11 @@ void chat(const options *o, const ep_model *model, const ep_info *info, const ep
   talk t = {.o = o, .model = model, .info = info, .context = cfg->context ? cfg->context : info->context};
   void *arena;
   size_t n;
-  int terminal = isatty(STDIN_FILENO);
+  int terminal = at_terminal();
   t.session = open_session(model, cfg, &arena, &n);
   open_chooser(&t.chooser, o, info, t.context);
   if (o->system) add(&t, EP_SYSTEM, o->system, strlen(o->system));
-  struct sigaction action = {0}; /* no SA_RESTART: an interrupt ends the wait for a line */
-  action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, NULL);
+  catch_interrupts();
   if (terminal) fputs("One line is one message. Ctrl-C ends an answer, Ctrl-D the conversation.\n", stderr);
   buffer line = {0};
   for (;;) {
@@ -161,7 +173,7 @@ void chat(const options *o, const ep_model *model, const ep_info *info, const ep
   drop(&t, 0, t.n);
   free(line.data);
   free(t.messages);
-  free(t.ids);
+  release(t.ids);
   close_chooser(&t.chooser);
-  free(arena);
+  release(arena);
 }

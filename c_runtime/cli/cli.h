@@ -7,6 +7,10 @@
 
 #include "edgepos.h"
 
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(__wasi__)
+#define POSIX 1 /* mmap, signals, terminals */
+#endif
+
 enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
 enum { MOST_STOPS = 16, NO_PENALTY = 65536 };
 
@@ -18,7 +22,7 @@ typedef struct options {
   uint32_t penalty;
   ep_sampling how;
   uint64_t seed;
-  int ids_out, digest, selftest, no_eos, generic, chat, embed;
+  int ids_out, digest, operators, selftest, no_eos, generic, chat, embed;
 } options;
 
 /* ---- common.c */
@@ -28,7 +32,9 @@ __attribute__((noreturn, format(printf, 2, 3)))
 #endif
 void stop(int code, const char *format, ...);
 void check(ep_status st, const char *what);
+/* Memory aligned for an arena, given back by release. */
 void *allocate(uint64_t bytes);
+void release(void *memory);
 uint64_t milliseconds(void);
 /* A session in memory of its own, which *arena gets. */
 ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *bytes);
@@ -68,10 +74,11 @@ typedef struct printer {
 int print_token(printer *p, int32_t token); /* 1: a stop string was there */
 void print_rest(printer *p);                /* what was held back and no stop string came of */
 
-/* ---- chat.c, perplexity.c, embed.c */
+/* ---- chat.c, perplexity.c, embed.c, operators.c */
 
 void chat(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
 void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
 void embed(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
+void operators(const ep_model *model, const ep_info *info, ep_config cfg);
 
 #endif

@@ -23,8 +23,17 @@ void check(ep_status st, const char *what) {
   if (st != EP_OK) stop(EXIT_ERROR, "%s: %s", what, ep_status_text(st));
 }
 
+#ifdef _WIN32 /* has no aligned_alloc */
+#include <malloc.h>
+static void *aligned(size_t n) { return _aligned_malloc(n, EP_ALIGN); }
+void release(void *memory) { _aligned_free(memory); }
+#else
+static void *aligned(size_t n) { return aligned_alloc(EP_ALIGN, n); }
+void release(void *memory) { free(memory); }
+#endif
+
 void *allocate(uint64_t n) {
-  void *memory = n < SIZE_MAX - EP_ALIGN ? aligned_alloc(EP_ALIGN, ((size_t)n / EP_ALIGN + 1) * EP_ALIGN) : NULL;
+  void *memory = n < SIZE_MAX - EP_ALIGN ? aligned(((size_t)n / EP_ALIGN + 1) * EP_ALIGN) : NULL;
   if (!memory) stop(EXIT_ERROR, "out of memory: %" PRIu64 " bytes are needed; try a smaller --context or --batch", n);
   return memory;
 }
@@ -66,7 +75,7 @@ int32_t *encode_text(const ep_model *model, const char *text, size_t size, int b
   size_t words = ep_encode_scratch(model, text, size), max = words / 4;
   int32_t *scratch = allocate((uint64_t)words * sizeof *scratch), *ids = allocate((uint64_t)max * sizeof *ids);
   check(ep_encode(model, text, size, bos, ids, max, scratch, n), "encoding the text");
-  free(scratch);
+  release(scratch);
   return ids;
 }
 
@@ -102,9 +111,9 @@ void open_chooser(chooser *c, const options *o, const ep_info *info, int32_t con
 }
 
 void close_chooser(chooser *c) {
-  free(c->text);
-  free(c->logits);
-  free(c->scratch);
+  release(c->text);
+  release(c->logits);
+  release(c->scratch);
 }
 
 int32_t choose(chooser *c, ep_session *session) {

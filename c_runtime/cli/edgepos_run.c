@@ -5,17 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__unix__) || defined(__APPLE__)
+#include "cli.h"
+#include "edgepos_cpu.h"
+#include "threads_pthread.h"
+
+#ifdef POSIX
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define HAVE_MMAP 1
 #endif
 
-#include "cli.h"
-#include "edgepos_cpu.h"
-#include "threads_pthread.h"
+/* EDGEPOS_EMBEDDED: the model is in the program (ports/embed.S), and no MODEL is given. */
+#ifdef EDGEPOS_EMBEDDED
+#define EMBEDDED 1
+extern const unsigned char edgepos_model[], edgepos_model_end[];
+#else
+#define EMBEDDED 0
+#endif
 
 static const char usage[] =
     "edgepos-run MODEL.gguf [options]\n"
@@ -41,6 +48,7 @@ static const char usage[] =
     "  --embed            print the embedding of the prompt, or without one of every line of the input\n"
     "  --ids-out          print token ids instead of text\n"
     "  --digest           print the digest of all logits computed (prompt and generated tokens)\n"
+    "  --operators        print the digest of every operator's output over the tokens of the model's own test\n"
     "  --selftest         evaluate the model's own test and compare its digest\n"
     "  --version, --help\n"
     "Exit status: 0 done, 1 model, prompt or memory error, 2 wrong usage, 3 self-test failed.\n";
@@ -104,6 +112,7 @@ static void parse(options *o, int argc, char **argv) {
     }
     if (!strcmp(name, "--ids-out")) o->ids_out = 1;
     else if (!strcmp(name, "--digest")) o->digest = 1;
+    else if (!strcmp(name, "--operators")) o->operators = 1;
     else if (!strcmp(name, "--selftest")) o->selftest = 1;
     else if (!strcmp(name, "--no-eos")) o->no_eos = 1;
     else if (!strcmp(name, "--chat")) o->chat = 1;
@@ -142,7 +151,8 @@ static void parse(options *o, int argc, char **argv) {
       }
     }
   }
-  if (!o->model) stop(EXIT_USAGE, "no model is given: edgepos-run MODEL.gguf -p TEXT, or --help");
+  if (!o->model && !EMBEDDED) stop(EXIT_USAGE, "no model is given: edgepos-run MODEL.gguf -p TEXT, or --help");
+  if (o->model && EMBEDDED) stop(EXIT_USAGE, "'%s': this program has its model in it; a prompt needs -p", o->model);
   if (!!o->prompt + !!o->ids + o->chat + !!o->text > 1) stop(EXIT_USAGE, "more than one of -p, --ids, --chat and --perplexity: use one");
   if (o->embed && (o->chat || o->text || o->ids_out)) stop(EXIT_USAGE, "--embed goes with -p, --ids or neither, not with --chat, --perplexity or --ids-out");
   if (o->penalty < NO_PENALTY) stop(EXIT_USAGE, "--repetition-penalty is below 1: a number from 1 to 65535 is needed");
@@ -153,7 +163,13 @@ static void parse(options *o, int argc, char **argv) {
 
 /* ---- input ------------------------------------------------------------------------------------------------------ */
 
-#ifdef HAVE_MMAP
+#if EMBEDDED
+static const void *load(const char *path, size_t *bytes) {
+  (void)path;
+  *bytes = (size_t)(edgepos_model_end - edgepos_model);
+  return edgepos_model;
+}
+#elif defined(POSIX)
 static const void *load(const char *path, size_t *bytes) {
   struct stat info;
   int file = open(path, O_RDONLY);
@@ -189,6 +205,18 @@ static void report_speed(const char *what, uint64_t tokens, uint64_t ms) {
 
 /* ---- work ------------------------------------------------------------------------------------------------------- */
 
+/* Those of this processor's instructions that there are kernels for. */
+static const char *processor(void) {
+  static const struct {
+    uint32_t bit;
+    const char *name;
+  } known[] = {{EP_CPU_AVX2, " avx2"}, {EP_CPU_AVX512, " avx512"}, {EP_CPU_NEON, " neon"}, {EP_CPU_DOTPROD, " dotprod"}};
+  static char text[64];
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (ep_cpu_detect() & known[i].bit && strlen(text) + strlen(known[i].name) < sizeof text) strcat(text, known[i].name);
+  return *text ? text : " plain C only";
+}
+
 static int run_selftest(const ep_model *model, const ep_info *info, ep_config cfg) {
   size_t bytes;
   uint64_t digest;
@@ -196,11 +224,12 @@ static int run_selftest(const ep_model *model, const ep_info *info, ep_config cf
   check(ep_arena_size(model, &cfg, &bytes), "self-test");
   void *arena = allocate(bytes);
   ep_status st = ep_selftest(model, &cfg, arena, bytes, &digest);
-  free(arena);
+  release(arena);
   if (st != EP_ERR_SELFTEST) check(st, "self-test");
   printf("self-test %s: %" PRId32 " tokens, digest 0x%016" PRIx64, st == EP_OK ? "passed" : "FAILED", info->n_selftest, digest);
   if (st != EP_OK) printf(", expected 0x%016" PRIx64, info->digest);
   putchar('\n');
+  fprintf(stderr, "processor:%s\n", processor());
   return st == EP_OK ? 0 : EXIT_SELFTEST;
 }
 
@@ -276,9 +305,9 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 ", %s kernels\n", bytes, context, ep_saturations(s),
           ep_kernels_name(s));
   close_chooser(&c);
-  free(rows);
-  free(arena);
-  free(ids);
+  release(rows);
+  release(arena);
+  release(ids);
 }
 
 int main(int argc, char **argv) {
@@ -290,7 +319,7 @@ int main(int argc, char **argv) {
   ep_info info;
   uint64_t where = 0;
   ep_status st = ep_open(&model, image, bytes, &where);
-  if (st != EP_OK) stop(EXIT_ERROR, "%s: %s (at byte %" PRIu64 ")", o.model, ep_status_text(st), where);
+  if (st != EP_OK) stop(EXIT_ERROR, "%s: %s (at byte %" PRIu64 ")", EMBEDDED ? "the model in this program" : o.model, ep_status_text(st), where);
   check(ep_model_info(&model, &info), "model");
   if (o.context > info.context)
     stop(EXIT_USAGE, "--context is %" PRId32 ": this model allows at most %" PRId32, o.context, info.context);
@@ -306,7 +335,8 @@ int main(int argc, char **argv) {
   }
   int code = 0;
   if (o.selftest) code = run_selftest(&model, &info, cfg);
-  if (code == 0 && o.embed) embed(&o, &model, &info, &cfg);
+  if (o.operators) operators(&model, &info, cfg);
+  else if (code == 0 && o.embed) embed(&o, &model, &info, &cfg);
   else if (code == 0 && o.chat) chat(&o, &model, &info, &cfg);
   else if (code == 0 && o.text) perplexity(&o, &model, &info, &cfg);
   else if (code == 0 && (!o.selftest || o.prompt || o.ids)) generate(&o, &model, &info, &cfg);

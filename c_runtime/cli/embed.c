@@ -14,7 +14,7 @@ static void print_number(int32_t raw, int32_t f) {
 /* Of a text too long for the context, the tokens that do not fit before the special ones behind it are left out. */
 static size_t cut(const ep_model *model, const ep_info *info, const buffer *text, int32_t *ids, size_t n, size_t context) {
   size_t plain;
-  free(encode_text(model, text->data, text->n, 0, &plain));
+  release(encode_text(model, text->data, text->n, 0, &plain));
   size_t behind = n - plain, front = info->bos >= 0;
   behind = behind > front ? behind - front : 0;
   for (size_t i = 0; i < behind && i < context; i++) ids[context - behind + i] = ids[n - behind + i];
@@ -60,7 +60,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
     int32_t *ids = parse_ids(o->ids, info->vocab, &n);
     if (n > context) stop(EXIT_ERROR, "--ids gives %zu tokens, the model takes %zu", n, context);
     print_row(session, info, ids, n, row, &digest);
-    free(ids);
+    release(ids);
     texts++;
   } else {
     if (o->prompt)
@@ -69,7 +69,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
       int32_t *ids = encode_text(model, line.data ? line.data : "", line.n, ep_adds_bos(model), &n);
       if (n > context) n = cut(model, info, &line, ids, n, context);
       print_row(session, info, ids, n, row, &digest);
-      free(ids);
+      release(ids);
     }
   }
   if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
@@ -77,6 +77,6 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
   fprintf(stderr, "%" PRIu64 " texts in %" PRIu64 " ms\nmemory: arena %zu bytes, context %zu, saturations %" PRIu64 ", %s kernels\n", texts,
           milliseconds() - start, size, context, ep_saturations(session), ep_kernels_name(session));
   free(line.data);
-  free(row);
-  free(arena);
+  release(row);
+  release(arena);
 }

@@ -70,8 +70,8 @@ void perplexity(const options *o, const ep_model *model, const ep_info *info, co
   if (!predictions) stop(EXIT_ERROR, "%s gives no prediction: at least two tokens are needed", o->text);
   bits /= (double)predictions;
   printf("%s: perplexity %.6f, %.8f nats per token, %" PRIu64 " tokens\n", o->text, power_of_two(bits), bits * LN2, predictions);
-  free(part);
-  free(rows);
-  free(arena);
-  free(ids);
+  release(part);
+  release(rows);
+  release(arena);
+  release(ids);
 }

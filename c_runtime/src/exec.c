@@ -129,15 +129,33 @@ void ep_exec(ep_session *s, int32_t i, int32_t n) {
   const int32_t *op = ep_op(&s->program, i);
   uint64_t before = s->saturations;
   switch (op[EP_O_CODE]) {
-    case EP_EMBED: embed(s, op, n); break;
-    case EP_NORM: norm(s, op, n); break;
-    case EP_LINEAR: ep_linear(s, op, n, ep_value(s, op[EP_O_OUT], 0)); break;
-    case EP_ADD: add(s, op, n); break;
-    case EP_MUL: mul(s, op, n); break;
-    case EP_ACT: act(s, op, n); break;
-    case EP_ROPE: rope(s, op, n); break;
-    case EP_KV_WRITE: ep_kv_write(s, op, n); return;
-    case EP_ATTENTION: ep_attention(s, op, n); break;
+    case EP_EMBED:
+      if (EP_HAS_OPERATOR(EP_EMBED)) embed(s, op, n);
+      break;
+    case EP_NORM:
+      if (EP_HAS_OPERATOR(EP_NORM)) norm(s, op, n);
+      break;
+    case EP_LINEAR:
+      if (EP_HAS_OPERATOR(EP_LINEAR)) ep_linear(s, op, n, ep_value(s, op[EP_O_OUT], 0));
+      break;
+    case EP_ADD:
+      if (EP_HAS_OPERATOR(EP_ADD)) add(s, op, n);
+      break;
+    case EP_MUL:
+      if (EP_HAS_OPERATOR(EP_MUL)) mul(s, op, n);
+      break;
+    case EP_ACT:
+      if (EP_HAS_OPERATOR(EP_ACT)) act(s, op, n);
+      break;
+    case EP_ROPE:
+      if (EP_HAS_OPERATOR(EP_ROPE)) rope(s, op, n);
+      break;
+    case EP_KV_WRITE:
+      if (EP_HAS_OPERATOR(EP_KV_WRITE)) ep_kv_write(s, op, n);
+      return;
+    case EP_ATTENTION:
+      if (EP_HAS_OPERATOR(EP_ATTENTION)) ep_attention(s, op, n);
+      break;
   }
   ep_report(s, i, n, ep_value(s, op[EP_O_OUT], 0), s->saturations - before);
 }

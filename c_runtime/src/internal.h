@@ -3,12 +3,15 @@
 #define EP_INTERNAL_H
 
 #include "edgepos.h"
+#include "included.h"
 
 #if __STDC_HOSTED__
 #include <string.h>
-#else /* a freestanding compiler has no string.h */
+#else /* a freestanding compiler has no string.h, and calls even a memcpy of four bytes unless it is told that it is the one it knows */
 void *memcpy(void *restrict to, const void *restrict from, size_t n);
 void *memset(void *to, int value, size_t n);
+#define memcpy __builtin_memcpy
+#define memset __builtin_memset
 #endif
 
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

@@ -120,20 +120,21 @@ size_t ep_normalize(const ep_tokenizer *t, const uint8_t *s, size_t n, int first
   int prefix = (t->flags & EP_F_SPACE) && (first || (t->flags & EP_F_EVERY_SPACE));
   writer w = {t, out, 0, 0, prefix, 1, 0};
   int32_t cached = 0;
-  if (t->kind <= EP_SENTENCE_PIECE) {
+  if (!(EP_HAS_TOKENIZER(EP_WORD_PIECE) || EP_HAS_TOKENIZER(EP_UNIGRAM)) || t->kind <= EP_SENTENCE_PIECE) {
     if (prefix && n && !((t->flags & EP_F_ONE_SPACE) && s[0] == ' ')) write_byte(&w, ' ');
-    if (t->normalizer == EP_NORMAL_NFC) return w.n + ep_nfc(t, s, n, out ? out + w.n : NULL, scratch, bound);
+    if (EP_HAS_NORMALIZER(EP_NORMAL_NFC) && t->normalizer == EP_NORMAL_NFC)
+      return w.n + ep_nfc(t, s, n, out ? out + w.n : NULL, scratch, bound);
     for (size_t i = 0; i < n; i++) write_byte(&w, s[i]);
     return w.n;
   }
   for (size_t at = 0, step; at < n; at += step) {
-    if (t->normalizer == EP_NORMAL_STRINGS) {
+    if (EP_HAS_NORMALIZER(EP_NORMAL_STRINGS) && t->normalizer == EP_NORMAL_STRINGS) {
       step = replace(&w, s + at, n - at);
       continue;
     }
     int32_t point = ep_utf8_point(s + at, n - at, &step);
     if (point < 0) point = 0xFFFD;
-    if (t->normalizer == EP_NORMAL_MAP) map(&w, point, &cached);
+    if (EP_HAS_NORMALIZER(EP_NORMAL_MAP) && t->normalizer == EP_NORMAL_MAP) map(&w, point, &cached);
     else put(&w, point);
   }
   return out && (t->flags & EP_F_STRIP_END) ? w.keep : w.n;

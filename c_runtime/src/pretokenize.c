@@ -88,7 +88,9 @@ static size_t llama3_word(const uint8_t *s, size_t n, int most) {
 }
 
 size_t ep_word(int32_t pre, const uint8_t *s, size_t n) {
-  if (pre == EP_PRE_GPT2 || pre == EP_PRE_SMOLLM) return gpt2_word(s, n, pre == EP_PRE_SMOLLM);
-  if (pre == EP_PRE_LLAMA3 || pre == EP_PRE_QWEN2) return llama3_word(s, n, pre == EP_PRE_LLAMA3 ? 3 : 1);
+  const int gpt2 = EP_HAS_PRETOKENIZER(EP_PRE_GPT2) || EP_HAS_PRETOKENIZER(EP_PRE_SMOLLM);
+  const int llama3 = EP_HAS_PRETOKENIZER(EP_PRE_LLAMA3) || EP_HAS_PRETOKENIZER(EP_PRE_QWEN2);
+  if (gpt2 && (pre == EP_PRE_GPT2 || pre == EP_PRE_SMOLLM)) return gpt2_word(s, n, pre == EP_PRE_SMOLLM);
+  if (llama3 && (pre == EP_PRE_LLAMA3 || pre == EP_PRE_QWEN2)) return llama3_word(s, n, pre == EP_PRE_LLAMA3 ? 3 : 1);
   return n;
 }

@@ -41,7 +41,7 @@ static int overlap(const ep_program *p, int32_t in, int32_t out) {
 /* Index of the first word that breaks the rule of the opcode, or -1. */
 static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *op) {
   int32_t code = op[EP_O_CODE];
-  if (code < 1 || code >= EP_OPCODES) return EP_O_CODE;
+  if (code < 1 || code >= EP_OPCODES || !EP_HAS_OPERATOR(code)) return EP_O_CODE;
   if (at->head_input >= 0 && (code == EP_EMBED || code == EP_ROPE || code == EP_KV_WRITE || code == EP_ATTENTION))
     return EP_O_CODE;
   if ((code == EP_POOL) != (p->embedding && op == ep_op(p, p->head_start))) return EP_O_CODE;

@@ -140,6 +140,8 @@ static int wants_space(const ep_tokenizer *t, const walk *w) {
   return !((t->flags & EP_F_ONE_SPACE) && (s[0] == ' ' || line));
 }
 
+#define HAS_BPE (EP_HAS_TOKENIZER(EP_BYTE_LEVEL) || EP_HAS_TOKENIZER(EP_SENTENCE_PIECE))
+
 /* Whether the text is rewritten before it is encoded. */
 static int rewrites(const ep_tokenizer *t, int space) {
   return t->kind >= EP_WORD_PIECE || t->normalizer || (t->kind == EP_BYTE_LEVEL && space);
@@ -150,7 +152,7 @@ static void encode_text(const ep_tokenizer *t, const walk *w, int32_t *scratch, 
   size_t n = w->end - w->start;
   if (n == 0) return;
   int space = wants_space(t, w), first = w->start == 0;
-  if (!rewrites(t, space)) {
+  if (HAS_BPE && !rewrites(t, space)) {
     ep_bpe(t, s, n, space, scratch, out);
     return;
   }
@@ -158,9 +160,9 @@ static void encode_text(const ep_tokenizer *t, const walk *w, int32_t *scratch, 
   uint8_t *text = (uint8_t *)scratch;
   scratch += (bound + 3) / 4;
   n = ep_normalize(t, s, n, first, text, scratch, bound);
-  if (t->kind == EP_WORD_PIECE) ep_word_piece(t, text, n, out);
-  else if (t->kind == EP_UNIGRAM) ep_unigram(t, text, n, scratch, out);
-  else ep_bpe(t, text, n, 0, scratch, out);
+  if (EP_HAS_TOKENIZER(EP_WORD_PIECE) && t->kind == EP_WORD_PIECE) ep_word_piece(t, text, n, out);
+  else if (EP_HAS_TOKENIZER(EP_UNIGRAM) && t->kind == EP_UNIGRAM) ep_unigram(t, text, n, scratch, out);
+  else if (HAS_BPE) ep_bpe(t, text, n, 0, scratch, out);
 }
 
 static int good_contents(const ep_span *contents, size_t n, size_t bytes) {

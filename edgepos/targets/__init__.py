@@ -1,11 +1,13 @@
 """Boards a bundle can be verified on. A new board is one entry of `BOARDS`.
 
-`verify` and `generate` compile the C sources that a bundle carries in runtime/ and run the program: only do this with bundles
-whose maker you trust.
+`verify`, `generate` and `edgepos build` compile the C sources that a bundle carries in runtime/ and run the program: only do this with
+bundles whose maker you trust.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import EdgePosError, UnsupportedError
@@ -14,7 +16,26 @@ from ..sampling import Sampling
 from . import tools
 from .baremetal import BareMetalBoard
 from .boards import Board, Job
+from .difference import first_difference
 from .linux import LinuxBoard, host_cpu
+from .processors import TARGETS, ZIG
+from .ssh import ssh_board
+from .wasm import WasmBoard
+
+
+def _linux(name: str, cpu: str, target: str, *emulator: str) -> LinuxBoard:
+    """Any processor of the target runs the same program, which chooses its kernels."""
+    of = TARGETS[target]
+    return LinuxBoard(name, cpu, of.gcc, of.gcc_flags, link_flags=("-static",), emulator=emulator, target=of)
+
+
+def _bare(cpu: str, machine: str, script: str, model_at: int, model_room: int, optimize: str = "-O2") -> BareMetalBoard:
+    of = TARGETS[cpu]
+    return BareMetalBoard(
+        f"qemu:{cpu}", cpu, of.gcc, of.gcc_flags, optimize, target=of, linker_script=script, machine=machine,
+        model_at=model_at, model_room=model_room, request_at=model_at + model_room,
+    )  # fmt: skip
+
 
 _ALL = (
     LinuxBoard("host", host_cpu(), "cc", emulated=False),
@@ -22,59 +43,79 @@ _ALL = (
         "qemu:aarch64",
         "cortex-a53",
         "aarch64-linux-gnu-gcc",
-        flags=("-mcpu=cortex-a53",),
+        ("-mcpu=cortex-a53",),
         library_flags=("-mgeneral-regs-only",),
         link_flags=("-static",),
         emulator=("qemu-aarch64", "-cpu", "cortex-a53"),
     ),
+    _linux("qemu:cortex-a53", "cortex-a53", "aarch64", "qemu-aarch64", "-cpu", "cortex-a53"),
+    _linux("qemu:cortex-a76", "cortex-a76", "aarch64", "qemu-aarch64", "-cpu", "cortex-a76"),
+    _linux("qemu:max", "every aarch64 extension", "aarch64", "qemu-aarch64", "-cpu", "max"),
     LinuxBoard(
         "qemu:armv7",
         "cortex-a7",
         "arm-linux-gnueabihf-gcc",
-        flags=("-mcpu=cortex-a7",),
+        ("-mcpu=cortex-a7",),
         library_flags=("-mgeneral-regs-only",),
         link_flags=("-static",),
         emulator=("qemu-arm", "-cpu", "cortex-a7"),
     ),
-    BareMetalBoard(
-        "qemu:cortex-m3",
-        "cortex-m3",
-        "arm-none-eabi-gcc",
-        flags=("-mcpu=cortex-m3", "-mthumb", "-mfloat-abi=soft"),
-        linker_script="mps2_an385.ld",
-        machine="mps2-an385",
-        model_at=0x21000000,
-        model_room=0xFF0000,
-        request_at=0x21FF0000,
-    ),
+    _linux("qemu:riscv64", "rv64", "riscv64", "qemu-riscv64"),
+    WasmBoard("wasm", "WebAssembly", ZIG, TARGETS["wasm"].flags(ZIG), target=TARGETS["wasm"]),
+    # There is no board with a Cortex-M0+ in qemu; a Cortex-M3 runs all of its instructions.
+    replace(_bare("cortex-m0plus", "mps2-an385", "mps2_an385.ld", 0x21000000, 0xFF0000), cpu="cortex-m3 as cortex-m0plus"),
+    _bare("cortex-m3", "mps2-an385", "mps2_an385.ld", 0x21000000, 0xFF0000),
+    _bare("cortex-m4", "mps2-an386", "mps2_an385.ld", 0x21000000, 0xFF0000),
+    _bare("cortex-m7", "mps2-an500", "mps2_an500.ld", 0x60000000, 0xFF0000),
+    _bare("cortex-m33", "mps2-an505", "mps2_an505.ld", 0x80000000, 0xFF0000),
+    _bare("cortex-m55", "mps3-an547", "mps3_an547.ld", 0x60000000, 0x40000000),
 )
 BOARDS: dict[str, Board] = {board.name: board for board in _ALL}
 
 
-def board(name: str) -> Board:
-    """A board by its name. Raises UnsupportedError naming those there are."""
-    if name not in BOARDS:
-        raise UnsupportedError(f"board {name!r} is unknown; choose one of {', '.join(BOARDS)}")
-    return BOARDS[name]
+def board(name: str, cc: str | None = None, threads: int = 1) -> Board:
+    """A board by its name, or `ssh://user@host[:port]`; `cc` names another compiler than its own ("zig": that of the ziglang package).
+
+    Raises UnsupportedError naming those there are, EdgePosError for a number of threads that it has not, and for a machine that does not answer.
+    """
+    if name.startswith("ssh:"):
+        found: Board = ssh_board(name)
+    elif name in BOARDS:
+        found = BOARDS[name].with_what_is_there()
+    else:
+        raise UnsupportedError(f"board {name!r} is unknown; choose one of {', '.join(BOARDS)}, ssh://user@host")
+    if cc is not None:
+        found = found.built_by(ZIG if cc == "zig" else cc)
+    if threads == 1:
+        return found
+    most = os.cpu_count() or 1
+    if not isinstance(found, LinuxBoard) or isinstance(found, WasmBoard):
+        raise EdgePosError(f"{name}: {threads} threads asked for; this board has one")
+    if threads < 1 or (name == "host" and threads > most):
+        raise EdgePosError(f"{name}: {threads} threads asked for; give 1 to {most if name == 'host' else 256}")
+    return replace(found, threads=threads)
 
 
 def verify(bundle, on: str | Board) -> str:
     """Build the bundle's runtime for a board, run the self-test there and compare the digest with the bundle's.
 
     Returns a line that names compiler, processor, kernels, digest, arena and speed.
-    Raises EdgePosError when a tool is missing (naming its Debian package), when building or running fails, or when the digest differs.
+    Raises EdgePosError when a tool is missing (naming its Debian package), when building or running fails, or when the digest differs: then
+    it names the first operator whose digest is not that of the specification.
     """
     target = board(on) if isinstance(on, str) else on
-    model, expected = bundle.model_path, bundle.program.header.digest
+    runtime, model, expected = runtime_of(bundle), bundle.model_path, bundle.program.header.digest
     tokens = [int(i) for i in bundle.program.arrays[bundle.program.header.selftest]]
-    result = target.selftest(_runtime(bundle), model, tokens)
+    result = target.selftest(runtime, model, tokens)
     if result.digest != expected:
         raise EdgePosError(
-            f"{target.name}: digest {result.digest:016x} computed, {expected:016x} in the bundle; "
-            f"{tools.version(target.compiler)} or this processor does not compute what the exporter did"
+            f"{target.name}: digest {result.digest:016x} computed by {tools.version(target.compiler)}, {expected:016x} in the bundle; "
+            + first_difference(bundle.program, target.operators(runtime, model))
         )
     rate = f"{result.rate:.0f} tokens/s" if result.rate else "too fast to time"
-    parts = [tools.version(target.compiler), target.cpu, f"{result.kernels} kernels", f"digest {result.digest:016x}"]
+    parts = [tools.version(target.compiler), target.cpu]
+    parts += [f"processor has {result.features}"] if result.features else []
+    parts += [f"{result.kernels} kernels", f"digest {result.digest:016x}"]
     parts += [f"arena {result.arena} bytes"] + ([f"stack {result.stack} bytes"] if result.stack is not None else [])
     return ", ".join([*parts, rate + (" (emulated, meaningless)" if target.emulated else "")])
 
@@ -104,10 +145,10 @@ def generate(
     if not 0 <= seed < 1 << 64:
         raise EdgePosError(f"seed {seed} is outside 0 … 2^64-1")
     job = Job(prompt, int(n), Sampling.of(temperature, top_k, top_p, repetition_penalty, penalty_last), seed, context)
-    return target.generate(_runtime(bundle), bundle.model_path, job)
+    return target.generate(runtime_of(bundle), bundle.model_path, job)
 
 
-def _runtime(bundle) -> Path:
+def runtime_of(bundle) -> Path:
     """The bundle's own sources; this package's for a model.gguf alone."""
     carried = None if bundle.path is None else bundle.path / "runtime"
-    return carried if carried is not None and carried.is_dir() else c_runtime_dir()
+    return carried.resolve() if carried is not None and carried.is_dir() else c_runtime_dir()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..sampling import Sampling
+from . import tools
+from .processors import ZIG, Target
 
 RUN_SECONDS = 600
 MAX_PROMPT = 8192
@@ -26,27 +28,41 @@ class Job:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """A self-test's outcome on a board. `rate` in tokens/s, 0 where the clock saw no time pass; `stack` where it was measured."""
+    """A self-test's outcome on a board. `rate` in tokens/s, 0 where the clock saw no time pass; `stack` where it was measured; `features`: instructions
+    of the processor that there are kernels for, where it could say."""
 
     digest: int
     arena: int
     rate: float
     kernels: str = "generic"
     stack: int | None = None
+    features: str = ""
 
 
 @dataclass(frozen=True)
 class Board(ABC):
     """A machine, real or emulated, with the compiler for it.
 
-    `cpu` is what the verification report names; `emulated` machines tell nothing about speed.
+    `cpu` is what the verification report names; `emulated` machines tell nothing about speed. `flags` are for all C files.
     """
 
     name: str
     cpu: str
     compiler: str
+    flags: tuple[str, ...] = ()
     optimize: str = "-O2"
     emulated: bool = True
+    target: Target | None = None
+
+    def built_by(self, compiler: str) -> Board:
+        """The board with another compiler."""
+        flags = self.target.flags(compiler) if self.target else self.flags
+        return replace(self, compiler=compiler, flags=flags)
+
+    def with_what_is_there(self) -> Board:
+        """Built by zig where its own compiler is not installed but zig is."""
+        use_zig = self.target and self.compiler != ZIG and tools.missing(self.compiler) and not tools.missing(ZIG)
+        return self.built_by(ZIG) if use_zig else self
 
     @abstractmethod
     def needs(self) -> list[str]:
@@ -58,6 +74,10 @@ class Board(ABC):
 
         Raises EdgePosError when a tool is missing or building or running fails; not when the digest differs.
         """
+
+    @abstractmethod
+    def operators(self, runtime: Path, model: Path) -> dict[int, int]:
+        """The digest of every operator with an output, by its number (docs/bundle.md); {} where the runtime is too old to tell. Raises like `selftest`."""
 
     @abstractmethod
     def generate(self, runtime: Path, model: Path, job: Job) -> list[int]:

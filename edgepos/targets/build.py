@@ -11,8 +11,10 @@ from pathlib import Path
 
 from ..errors import EdgePosError
 from . import tools
+from .processors import ZIG
 
-COMPILE_SECONDS = 120
+# zig compiles the C library of a target before it links the first program for it, which takes minutes on a slow machine.
+COMPILE_SECONDS, LINK_SECONDS = 120, 1200
 STANDARD = ("-std=c11",)
 
 
@@ -24,20 +26,36 @@ def library_sources(runtime: Path) -> list[Path]:
     return sources
 
 
-def compile_objects(compiler: str, sources: Sequence[Path], includes: Sequence[Path], flags: Sequence[str], out: Path) -> list[Path]:
-    """Compile each source to an object file in `out`. Raises EdgePosError with the compiler's first error."""
-    path = tools.find(compiler)
+def compile_objects(
+    compiler: str, sources: Sequence[Path], includes: Sequence[Path], flags: Sequence[str], out: Path, progress=None
+) -> list[Path]:
+    """Compile each source to an object file in `out`; `progress(name)` is told of every one. Raises EdgePosError with the compiler's first error."""
+    command = tools.command(compiler)
     options = [*STANDARD, *flags, *(f"-I{folder}" for folder in includes)]
 
     def compile_one(source: Path) -> Path:
         target = out / f"{source.parent.name}-{source.stem}.o"
-        done = tools.run([path, *options, "-c", source, "-o", target], COMPILE_SECONDS)
+        if progress:
+            progress(source.name)
+        done = tools.run([*command, *options, "-c", source, "-o", target], COMPILE_SECONDS)
         if done.returncode != 0:
             raise EdgePosError(f"{compiler} does not compile {source.name}: {tools.first_error(done.stderr)}")
         return target
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return list(pool.map(compile_one, sources))
+
+
+def library_and(
+    runtime: Path, compiler: str, flags: Sequence[str], main: Sequence[Path], out: Path, progress=None, main_flags: Sequence[str] | None = None
+) -> list[Path]:
+    """Objects of the library and of the `main` sources, which may have other flags."""
+    for file in main:
+        if not file.is_file():
+            raise EdgePosError(f"{runtime}: {file.relative_to(runtime)} is missing from this runtime; export the bundle again")
+    includes = [runtime / "include"]
+    objects = compile_objects(compiler, library_sources(runtime), includes, flags, out, progress)
+    return objects + compile_objects(compiler, main, [*includes, runtime / "ports"], flags if main_flags is None else main_flags, out, progress)
 
 
 def program(
@@ -48,41 +66,46 @@ def program(
     main: Sequence[Path],
     main_flags: Sequence[str],
     link_flags: Sequence[str],
+    progress=None,
+    cwd: Path | None = None,
 ) -> Path:
-    """The program of the library and the `main` sources, from the cache or built now."""
-    for file in main:
-        if not file.is_file():
-            raise EdgePosError(f"{runtime}: {file.relative_to(runtime)} is missing from this runtime; export the bundle again")
+    """The program of the library and the `main` sources, from the cache or built now. `progress(text)` is told what is done."""
     flags = [*library_flags, "--", *main_flags, "--", *link_flags]
     target = _cache() / f"{name}-{_key(runtime, compiler, flags)}"
     if target.is_file():
         return target
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         out = Path(folder)
-        includes = [runtime / "include"]
-        objects = compile_objects(compiler, library_sources(runtime), includes, library_flags, out)
-        objects += compile_objects(compiler, main, [*includes, runtime / "ports"], main_flags, out)
-        done = tools.run([tools.find(compiler), *main_flags, *objects, *link_flags, "-o", out / name], COMPILE_SECONDS)
-        if done.returncode != 0:
-            raise EdgePosError(f"{compiler} does not link {name}: {tools.first_error(done.stderr)}")
+        objects = library_and(runtime, compiler, library_flags, main, out, progress, main_flags)
+        link(compiler, [*main_flags, *objects, *link_flags], out / name, progress, cwd)
         os.replace(out / name, target)  # others may be building the same
     return target
 
 
+def link(compiler: str, arguments: Sequence, target: Path, progress=None, cwd: Path | None = None) -> None:
+    """Link a program; `cwd` is where linker scripts look for others. Raises EdgePosError with the linker's first error."""
+    if progress:
+        first = " (the first program for a target takes minutes: its C library is compiled)" if compiler == ZIG else ""
+        progress(f"linking{first}")
+    done = tools.run([*tools.command(compiler), *arguments, "-o", target], LINK_SECONDS, cwd)
+    if done.returncode != 0:
+        raise EdgePosError(f"{compiler} does not link {target.name}: {tools.first_error(done.stderr)}")
+
+
 def _key(runtime: Path, compiler: str, flags: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    for part in (tools.find(compiler), tools.version(compiler), *flags):
+    for part in (*tools.command(compiler), tools.version(compiler), *flags):
         # Bundles carry the same sources in different folders.
         digest.update(part.replace(str(runtime), "").encode() + b"\0")
     for file in sorted(runtime.rglob("*")):
-        if file.suffix in (".c", ".h", ".ld"):
+        if file.suffix in (".c", ".h", ".ld", ".S"):
             digest.update(file.relative_to(runtime).as_posix().encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:24]
 
 
 def _cache() -> Path:
     """A folder of this user's own: programs in it are run."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgepos" / "boards"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "edgepos" / "boards"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 from ..errors import EdgePosError
+from .processors import ZIG
 
 # Debian's package for every program that is looked for.
 PACKAGES = {
@@ -17,10 +20,15 @@ PACKAGES = {
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
     "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
+    "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
     "qemu-aarch64": "qemu-user",
+    "qemu-riscv64": "qemu-user",
     "qemu-arm": "qemu-user",
     "qemu-x86_64": "qemu-user",
     "qemu-system-arm": "qemu-system-arm",
+    "node": "nodejs",
+    "ssh": "openssh-client",
+    "scp": "openssh-client",
 }
 
 
@@ -34,15 +42,42 @@ def find(program: str) -> str:
     return path
 
 
+def command(compiler: str) -> list[str]:
+    """How a compiler is called: a program, or zig's of the ziglang package. Raises EdgePosError saying how to install it."""
+    if compiler != ZIG:
+        return [find(compiler)]
+    if not has_module("ziglang"):
+        raise EdgePosError('the compiler is the ziglang package, which is not installed: pip install "edgepos[boards]", or name a compiler with --cc')
+    return [sys.executable, "-m", "ziglang", "cc"]
+
+
+def require(program: str) -> None:
+    """Raises EdgePosError saying how to install a program, or a compiler, that is not there."""
+    if program == ZIG:
+        command(program)
+    else:
+        find(program)
+
+
+def has_module(name: str) -> bool:
+    """Whether a Python package is installed."""
+    return importlib.util.find_spec(name) is not None
+
+
 def missing(*programs: str) -> list[str]:
     """Those of the programs that are not installed."""
-    return [program for program in programs if shutil.which(program) is None]
+    return [program for program in programs if not (has_module("ziglang") if program == ZIG else shutil.which(program))]
 
 
 @cache
 def version(compiler: str) -> str:
     """A compiler's name and version, like "gcc 12.2.0"."""
-    first = run([find(compiler), "--version"], 30).stdout.splitlines()[0]
+    if compiler == ZIG:
+        return f"zig {run([*command(ZIG)[:-1], 'version'], 30).stdout.strip()}"
+    lines = run([find(compiler), "--version"], 30).stdout.splitlines()
+    if not lines:
+        raise EdgePosError(f"{compiler} --version prints nothing: name a C compiler")
+    first = lines[0]
     number = next((word for word in reversed(first.split()) if word[0].isdigit() and "." in word), "")
     name = "clang" if "clang" in first else "gcc"
     return f"{name} {number.rstrip(')')}" if number else first

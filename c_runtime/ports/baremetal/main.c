@@ -1,13 +1,26 @@
 /* The program `edgepos verify` runs on a board without an operating system: the bundle's self-test, or the tokens that
  * follow a prompt. Model and request lie at the addresses of the linker script, put there before reset.
- * Prints lines "name value": arena, tokens, centiseconds, stack, and digest or ids; "error" and the reason if it fails. */
+ * Prints lines "name value": arena, tokens, centiseconds, stack, and digest or ids; "error" and the reason if it fails.
+ * With EDGEPOS_EMBEDDED, as `edgepos build` makes it, the model is in flash (ports/embed.S), and there is no request: the self-test,
+ * and then a text. EDGEPOS_CONTEXT: tokens of its session. */
 #include "edgepos.h"
 #include "request.h"
 #include "semihosting.h"
 
+#ifdef EDGEPOS_EMBEDDED
+extern const char edgepos_model[], edgepos_model_end[];
+#else
 extern const char model_start[], model_end[], request_start[];
+#endif
 extern char arena_start[], arena_end[];
 extern uint32_t stack_bottom[], stack_top[];
+
+/* A build for a small board evaluates token by token (where the model allows it). */
+#ifdef EDGEPOS_EMBEDDED
+enum { N_BATCH = EDGEPOS_BATCH };
+#else
+enum { N_BATCH = 0 };
+#endif
 
 static void put_number(uint64_t value, uint32_t base, int digits) {
   char text[21], *at = text + sizeof text - 1;
@@ -36,7 +49,7 @@ static int fail(const char *what, ep_status st) {
 }
 
 static int selftest(const ep_model *model, const ep_info *info) {
-  const ep_config cfg = {.context = info->n_selftest};
+  const ep_config cfg = {.context = info->n_selftest, .n_batch = N_BATCH};
   size_t arena, room = (size_t)(arena_end - arena_start);
   ep_status st = ep_arena_size(model, &cfg, &arena);
   if (st != EP_OK) return fail("arena", st);
@@ -49,13 +62,83 @@ static int selftest(const ep_model *model, const ep_info *info) {
   put_line("tokens", (uint64_t)info->n_selftest);
   semihosting_put("digest ");
   put_number(digest, 16, 16);
-  semihosting_put("\n");
+  semihosting_put(st == EP_OK ? "\nself-test passed\n" : "\nself-test FAILED\n");
   return 0;
 }
 
 static int is_eos(const ep_info *info, int32_t token) {
   for (int32_t i = 0; i < info->n_eos; i++)
     if (info->eos[i] == token) return 1;
+  return 0;
+}
+
+#ifdef EDGEPOS_EMBEDDED
+/* The likeliest continuation of the self-test's first token, as text. */
+static int tell(const ep_model *model, const ep_info *info) {
+  const ep_config cfg = {.context = EDGEPOS_CONTEXT, .n_batch = N_BATCH};
+  ep_session *session;
+  ep_status st = ep_session_init(&session, model, &cfg, arena_start, (size_t)(arena_end - arena_start));
+  if (st != EP_OK) return fail("session", st);
+  int32_t previous = info->selftest[0], token = previous;
+  semihosting_put("text ");
+  while (ep_length(session) < EDGEPOS_CONTEXT) {
+    const char *bytes;
+    size_t n;
+    st = ep_eval(session, &token, NULL, 1, NULL);
+    if (st == EP_OK) st = ep_argmax(session, &token);
+    if (st != EP_OK || is_eos(info, token)) break;
+    if (ep_token_bytes(model, previous, token, &bytes, &n) != EP_OK) break;
+    for (size_t i = 0; i < n; i++) semihosting_put((char[2]){bytes[i], 0});
+    previous = token;
+  }
+  semihosting_put("\n");
+  return st == EP_OK ? 0 : fail("generation", st);
+}
+
+static int run(void) {
+  ep_model model;
+  ep_info info;
+  ep_status st = ep_open(&model, edgepos_model, (size_t)(edgepos_model_end - edgepos_model), NULL);
+  if (st == EP_OK) st = ep_model_info(&model, &info);
+  if (st != EP_OK) return fail("model", st);
+  int code = selftest(&model, &info);
+  return code || !info.tokenizer || info.embedding ? code : tell(&model, &info);
+}
+#else
+/* As edgepos-run --operators. The digests, then the logits, lie behind the session. */
+static uint64_t *operator_digest;
+
+static void see(void *user, const ep_trace_event *event) {
+  (void)user;
+  uint64_t *at = operator_digest + event->op;
+  *at = ep_digest(*at, event->data, (size_t)event->rows * (size_t)event->width);
+}
+
+static int operators(const ep_model *model, const ep_info *info) {
+  const ep_config cfg = {.context = info->n_selftest};
+  size_t arena, room = (size_t)(arena_end - arena_start), numbers = (size_t)(info->embedding ? info->embedding : info->vocab);
+  ep_session *session;
+  ep_status st = ep_arena_size(model, &cfg, &arena);
+  if (st == EP_OK) st = ep_session_init(&session, model, &cfg, arena_start, room);
+  if (st == EP_OK && (room - arena) / 4 < 2 * (size_t)info->n_ops + numbers) st = EP_ERR_BUFFER;
+  if (st != EP_OK) return fail("memory for operators", st);
+  operator_digest = (uint64_t *)(void *)(arena_start + arena);
+  int32_t *out = (int32_t *)(void *)(operator_digest + info->n_ops);
+  for (int32_t i = 0; i < info->n_ops; i++) operator_digest[i] = EP_DIGEST_INIT;
+  ep_set_trace(session, see, NULL);
+  if (info->embedding) st = ep_eval(session, info->selftest, NULL, info->n_selftest, NULL);
+  else
+    for (int32_t i = 0; i < info->n_selftest && st == EP_OK; i++) st = ep_eval(session, info->selftest + i, NULL, 1, out);
+  if (st == EP_OK && info->embedding) st = ep_embedding(session, out);
+  if (st != EP_OK) return fail("operators", st);
+  for (int32_t i = 0; i < info->n_ops; i++) {
+    if (operator_digest[i] == EP_DIGEST_INIT) continue; /* no output */
+    semihosting_put("operator ");
+    put_number((uint64_t)i, 10, 1);
+    semihosting_put(" digest 0x");
+    put_number(operator_digest[i], 16, 16);
+    semihosting_put("\n");
+  }
   return 0;
 }
 
@@ -112,14 +195,16 @@ static int run(void) {
   const request *ask = (const request *)(const void *)request_start;
   if (ask->magic != REQUEST_MAGIC) return fail("no request in memory", EP_ERR_MAGIC);
   if (ask->model_bytes > (size_t)(model_end - model_start)) return fail("model", EP_ERR_BUFFER);
-  if (ask->n_prompt < 0 || ask->n_prompt > REQUEST_PROMPT) return fail("prompt", EP_ERR_BUFFER);
+  if (ask->n_prompt < -1 || ask->n_prompt > REQUEST_PROMPT) return fail("prompt", EP_ERR_BUFFER);
   ep_model model;
   ep_info info;
   ep_status st = ep_open(&model, model_start, ask->model_bytes, NULL);
   if (st == EP_OK) st = ep_model_info(&model, &info);
   if (st != EP_OK) return fail("model", st);
+  if (ask->n_prompt < 0) return operators(&model, &info);
   return ask->n_prompt ? generate(&model, &info, ask) : selftest(&model, &info);
 }
+#endif
 
 /* Stack use is measured: words that were never written keep their paint. */
 enum { PAINT = 0x5afec0de, MARGIN = 32 };

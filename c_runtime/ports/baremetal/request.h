@@ -10,7 +10,7 @@ enum { REQUEST_PROMPT = 8192 };   /* most ids of a prompt */
 typedef struct request {
   uint32_t magic, model_bytes;
   int32_t context;  /* tokens of the session; 0: the model's */
-  int32_t n_prompt; /* 0: run the self-test */
+  int32_t n_prompt; /* 0: run the self-test; -1: print the digests of its operators */
   int32_t n_new;    /* most tokens to choose after the prompt */
   uint32_t temperature;
   int32_t top_k;

@@ -31,8 +31,17 @@ __attribute__((used)) static _Noreturn void start(void) {
   semihosting_exit(main());
 }
 
+/* Vector and floating-point registers are off after reset (CPACR, CP10 and CP11), and compilers use them anywhere. */
+#if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
+#define REGISTERS_ON "ldr r1, =0xe000ed88\n\tldr r2, [r1]\n\torr r2, r2, #0xf00000\n\tstr r2, [r1]\n\tdsb\n\tisb\n\t"
+#else
+#define REGISTERS_ON ""
+#endif
+
 /* Some boards come up with another stack pointer (a boot loader), so it is set once more. */
-__attribute__((naked, used)) void reset_handler(void) { __asm__ volatile("ldr r0, =stack_top\n\tmov sp, r0\n\tbl start"); }
+__attribute__((naked, used)) void reset_handler(void) {
+  __asm__ volatile("ldr r0, =stack_top\n\tmov sp, r0\n\t" REGISTERS_ON "bl start");
+}
 
 static void fault_handler(void) {
   semihosting_put("error the processor took a fault\n");

@@ -1,0 +1,169 @@
+"""`edgepos build`: a program for a target, with the model beside it or in it, and what it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import EdgePosError, UnsupportedError
+from . import BOARDS, baremetal, build, runtime_of, tools
+from .elf import section_sizes
+from .features import definitions
+from .linux import command_line
+from .processors import BARE, LINUX, MACOS, WASM, WINDOWS, ZIG, Target, target
+
+# What the deepest call takes at most, with the port's own frames: the tests keep the runtime's below 4 kB.
+STACK = 8192
+
+
+@dataclass(frozen=True)
+class Product:
+    """A built program. Sizes in bytes: `code` and constants, `model` (in flash, or beside the program), `data` that is written, `arena` of the
+    session, `stack` that is reserved; `flash` and `ram` are what they add up to. `run` is the command that starts it."""
+
+    file: Path
+    compiler: str
+    code: int
+    model: int
+    data: int
+    arena: int
+    stack: int
+    run: str
+
+    @property
+    def flash(self) -> int:
+        return self.code + self.model
+
+    @property
+    def ram(self) -> int:
+        return self.data + self.arena + self.stack
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for: `board` is an emulated board's machine or a linker script (targets without an operating system), `flash` and `ram`
+    limits in bytes, `small` trades speed for size."""
+
+    embed: bool = False
+    board: str | None = None
+    flash: int | None = None
+    ram: int | None = None
+    context: int | None = None
+    cc: str | None = None
+    small: bool = False
+
+
+def make(bundle, name: str, output: Path, wish: Wish, progress=None) -> Product:
+    """Build the bundle's program for a target into the file `output`; `progress(text)` is told what is done.
+
+    Raises UnsupportedError for unknown targets and boards, EdgePosError when the compiler is missing or fails, and when the program needs more
+    flash or RAM than there is. Nothing is written then.
+    """
+    of = target(name)
+    context = wish.context or bundle.image.info.context
+    if not 1 <= context <= bundle.image.info.context:
+        raise EdgePosError(f"context {context}: the model takes 1 to {bundle.image.info.context} tokens")
+    if wish.board and of.system != BARE:
+        raise UnsupportedError(f"a board is named for targets without an operating system, and {of.name} has {of.system}; leave --board out")
+    compiler = ZIG if wish.cc in (None, "zig") else wish.cc
+    tools.command(compiler)
+    with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
+        built = _bare(bundle, of, compiler, context, wish, Path(folder), progress) if of.system == BARE else _hosted(
+            bundle, of, compiler, context, wish, Path(folder), progress
+        )  # fmt: skip
+        _check(of, built, wish)
+        _place(built.file, output)
+    return Product(output, built.compiler, built.code, built.model, built.data, built.arena, built.stack, built.run.replace("OUTPUT", str(output)))
+
+
+def _check(of: Target, built: Product, wish: Wish) -> None:
+    for what, needed, room in (("flash", built.flash, wish.flash), ("RAM", built.ram, wish.ram)):
+        if room is not None and needed > room:
+            parts = (
+                f"{built.code} code, {built.model} model" if what == "flash"
+                else f"{built.data} data, {built.arena} arena, {built.stack} stack; a smaller --context or a kv8 bundle needs less"
+            )  # fmt: skip
+            raise EdgePosError(f"{of.name}: {needed} bytes of {what} are needed, there are {room} ({parts})")
+
+
+def _place(file: Path, output: Path) -> None:
+    """Copy beside the place, then rename: no half program is ever there."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+    os.close(handle)
+    try:
+        shutil.copyfile(file, temporary)
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, output)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _model_object(bundle, runtime: Path, compiler: str, flags, folder: Path) -> Path:
+    """The model as an object file."""
+    source = runtime / "ports" / "embed.S"
+    if not source.is_file():
+        raise EdgePosError(f"{runtime}: ports/embed.S is missing from this runtime; export the bundle again")
+    (folder / "model.gguf").symlink_to(bundle.model_path.resolve())
+    done = tools.run([*tools.command(compiler), *flags, "-c", source, "-o", folder / "model.o"], build.COMPILE_SECONDS, cwd=folder)
+    if done.returncode != 0:
+        raise EdgePosError(f"{compiler} does not assemble the model: {tools.first_error(done.stderr)}")
+    return folder / "model.o"
+
+
+def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: Path, progress) -> Product:
+    runtime = runtime_of(bundle)
+    threads = of.system != WASM
+    flags = ["-Os" if wish.small else "-O2", *of.flags(compiler), "-ffunction-sections", "-fdata-sections"]
+    flags += ["-pthread"] if threads else []
+    flags += ["-DEDGEPOS_EMBEDDED", *definitions(bundle.program)] if wish.embed else []
+    strip = {LINUX: ["-static", "-s", "-Wl,--gc-sections"], WINDOWS: ["-s", "-Wl,--gc-sections"], MACOS: ["-s", "-Wl,-dead_strip"], WASM: ["-s"]}
+    objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)] if wish.embed else []
+    name = f"edgepos-run{of.suffix}"
+    if objects:  # the cache holds no models
+        file = folder / name
+        objects += build.library_and(runtime, compiler, flags, command_line(runtime, threads), folder, progress)
+        build.link(compiler, [*flags, *objects, *strip[of.system]], file, progress)
+    else:
+        file = build.program(name, runtime, compiler, flags, command_line(runtime, threads), flags, strip[of.system], progress)
+    size, model = file.stat().st_size, bundle.model_path.stat().st_size
+    arena = bundle.image.arena_size(context=context)
+    runner = {WASM: "wasmtime --dir . ", LINUX: "./", MACOS: "./", WINDOWS: ""}[of.system] + "OUTPUT"
+    argument = "" if wish.embed else " model.gguf"
+    run = f"{runner}{argument} --context {context} " + ("--embed" if bundle.image.info.embedding else '-p "Once upon a time"')
+    code = size - model if wish.embed else size
+    return Product(file, tools.version(compiler), code, model, 0, arena, STACK, run)
+
+
+def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: Path, progress) -> Product:
+    runtime = runtime_of(bundle)
+    board, script = _board(of, wish.board, runtime)
+    batch = 0 if bundle.program.bidirectional else 1
+    defined = ["-DEDGEPOS_EMBEDDED", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program)]
+    flags = [*baremetal.c_flags(compiler, "-Os" if wish.small else "-O2", of.flags(compiler)), *defined]
+    objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)]
+    objects += build.library_and(runtime, compiler, flags, baremetal.board_sources(runtime), folder, progress)
+    file = folder / f"{of.name}.elf"
+    build.link(compiler, [*flags, *objects, *baremetal.link_flags(script, compiler), "-s"], file, progress, runtime / "ports" / "baremetal")
+    sizes = section_sizes(file)
+    arena = bundle.image.arena_size(context=max(context, len(bundle.image.info.selftest)), n_batch=batch)
+    run = f"flash OUTPUT with the board's debugger, which shows its output (semihosting); in qemu: {board.command('OUTPUT')}" if board else "flash OUTPUT with the board's debugger"
+    return Product(file, tools.version(compiler), sizes["code"], sizes["model"], sizes["data"], arena, STACK, run)
+
+
+def _board(of: Target, name: str | None, runtime: Path):
+    """The emulated board (None for a script of one's own) and its linker script."""
+    known = {board.machine: board for board in BOARDS.values() if isinstance(board, baremetal.BareMetalBoard)}
+    if name is None:
+        board = BOARDS[f"qemu:{of.name}"]
+    elif name in known:
+        board = known[name]
+    elif name.endswith(".ld") and Path(name).is_file():
+        return None, Path(name).resolve()
+    else:
+        raise UnsupportedError(f"board {name!r} is unknown; choose one of {', '.join(known)}, or give a linker script NAME.ld")
+    return board, runtime / "ports" / "baremetal" / board.linker_script
