@@ -74,7 +74,10 @@ def _talk(chat) -> None:
     while True:
         if terminal:
             err.print("> ", end="")
-        line = sys.stdin.buffer.readline()
+        try:
+            line = sys.stdin.buffer.readline()
+        except KeyboardInterrupt:
+            break
         if not line:
             break
         text = line.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
