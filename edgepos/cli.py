@@ -1,4 +1,4 @@
-"""The command line: export, run, embed, perplexity, bench, report, inspect, selftest, build, verify, demo, positions, tables."""
+"""The command line: export, run, embed, perplexity, bench, report, compare, sweep, inspect, selftest, build, verify, demo, positions, tables."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from . import __version__
 from .cli_bench import bench
 from .cli_build import build, verify
 from .cli_common import BundleArgument, err, out, progress_bar
+from .cli_compare import compare, sweep
 from .cli_embed import embed
 from .cli_report import report
 from .cli_run import perplexity, run
@@ -97,6 +98,8 @@ app.command()(bench)
 app.command()(report)
 app.command()(build)
 app.command()(verify)
+app.command()(compare)
+app.command()(sweep)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from .continuations import continuations
 from .embedding import compare_embeddings, sentences
 from .encodings import encoding_curves
 from .layers import trace_layers
+from .metrics import Comparison
 from .onnx_forms import compare_forms, has_forms
 from .provenance import provenance
 from .verdict import verdict
@@ -54,9 +55,7 @@ def measure(
         cut = text_windows(tokenizer, text, max_tokens, context, window)
         session = bundle.session(context=max(map(len, cut)), threads=threads)
         comparison = run(reference, session, cut, _counted(cut, progress))
-        accuracy, first = comparison.result(), cut[0]
-        accuracy["intervals"] = comparison.intervals()
-        accuracy["worst"] = worst_tokens(comparison, cut, tokenizer)
+        accuracy, first = _figures(comparison, cut, tokenizer), cut[0]
         report["attention"] = {"loss": loss_by_position(comparison)}
         report["generation"] = continuations(reference, session, tokenizer, first)
         if has_forms(bundle):
@@ -70,6 +69,22 @@ def measure(
     report["encodings"] = encoding_curves(canonical, context)
     report["provenance"] = provenance(bundle, command)
     return report
+
+
+def measure_accuracy(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192, threads: int = 1) -> dict:
+    """The `accuracy` section alone; arguments and errors as in `measure`."""
+    tokenizer = bundle.tokenizer if bundle.image.info.tokenizer else None
+    context = min(bundle.context, canonical.context)
+    if bundle.image.info.embedding:
+        found, _ = _embeddings(bundle, reference, text, context, max_tokens, threads, None)
+    else:
+        cut = text_windows(tokenizer, text, max_tokens, context)
+        found = _figures(run(reference, bundle.session(context=max(map(len, cut)), threads=threads), cut), cut, tokenizer)
+    return {"text": text.name, "text_sha256": text.sha256, **found}
+
+
+def _figures(comparison: Comparison, cut: list[list[int]], tokenizer) -> dict:
+    return {**comparison.result(), "intervals": comparison.intervals(), "worst": worst_tokens(comparison, cut, tokenizer)}
 
 
 def _embeddings(bundle, reference, text: Text, context: int, max_tokens: int, threads: int, progress) -> tuple[dict, list[int]]:

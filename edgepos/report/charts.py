@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 28, 48
-COLOURS = 6  # classes s0 … s5
+COLOURS = 8  # classes s0 … s7
 _numbers = itertools.count()
 
 

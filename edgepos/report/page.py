@@ -49,6 +49,7 @@ def page(report: dict) -> str:
         accuracy=accuracy,
         rows=accuracy_rows(accuracy) if accuracy else [],
         forms=[(form["file"], form_line(form)) for form in report.get("onnx", ())],
+        arena=sorted((report["memory"].get("arena") or {}).items(), key=lambda item: (len(item[0]), item[0])),
         figures=_figures(report),
     )
 
