@@ -29,6 +29,12 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
     if hasattr(family, "build_encoder"):
         model, more = family.build_encoder(config, tensors, context, name, folder)
         read += more
+    elif (folder / "modules.json").is_file():
+        encoders = ", ".join(name for name, module in ARCHITECTURES.items() if hasattr(module, "build_encoder"))
+        raise UnsupportedError(
+            f"modules.json: an embedding of a causal {config.values['architectures'][0]}; supported: embeddings of {encoders}; "
+            "without modules.json the model is exported to generate text"
+        )
     else:
         model = family.build_hf(config, tensors, context, name)
     generation = Config({}, "generation_config.json")

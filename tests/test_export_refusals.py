@@ -109,6 +109,11 @@ def test_bloom_configs(tmp_path, bloom_files, changes, error, message):
     refused(tmp_path, error, message)
 
 
+def test_embeddings_of_a_decoder(tmp_path, llama_files):
+    (unpack(llama_files, tmp_path) / "modules.json").write_text("[]")
+    refused(tmp_path, UnsupportedError, "modules.json: an embedding of a causal LlamaForCausalLM; supported: embeddings of BertModel, RobertaModel")
+
+
 def test_contexts(tmp_path, llama_files):
     unpack(llama_files, tmp_path)
     refused(tmp_path, NO, "max_position_embeddings allows 1 to 128", context=129)
