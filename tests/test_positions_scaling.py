@@ -10,7 +10,7 @@ import pytest
 from edgepos import positions
 from edgepos.errors import EdgePosError, FormatError
 from edgepos.positions import PhasePlan, Rope, TablePlan
-from edgepos.positions.rope_scaling import DynamicNtk, scaling_from_dict
+from edgepos.positions.rope_scaling import DynamicNtk, Scaling, plain_inv_freq, scaling_from_dict
 
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096}
 LLAMA3 = {
@@ -193,3 +193,34 @@ def test_default_means_none():
     assert scaling_from_dict({"rope_type": "default"}) is None
     assert scaling_from_dict({}) is None
     assert scaling_from_dict({"type": "linear", "factor": 2.0}).factor == 2.0
+
+
+@pytest.mark.parametrize("factor", [1e-300, 2.0, 1e100, 1.7e308])
+@pytest.mark.parametrize("length", [4096, 4097, 2**31])
+def test_dynamic_ntk_cancels_nothing_at_any_factor(factor, length):
+    """Against the formula as it is written, factor · L/M − (factor − 1), with bits enough for it."""
+    spec = Rope(64, scaling={"rope_type": "dynamic", "factor": factor, "max_position_embeddings": 4096})
+    with mpmath.workprec(4096):
+        amount = mpmath.mpf(factor) * length / 4096 - (mpmath.mpf(factor) - 1)
+        base = 10000 * mpmath.power(amount, mpmath.mpf(64) / 62)
+        for j, f in enumerate(spec.exact_inv_freq(length)):
+            exact = mpmath.power(base, -mpmath.mpf(2 * j) / 64)
+            assert abs(f - exact) <= mpmath.ldexp(exact, -200)
+
+
+@pytest.mark.parametrize("bits, refused", [(0, False), (60, False), (90, False), (100, True), (300, True)])
+def test_frequencies_are_known_to_200_bits_or_refused(bits, refused):
+    class Cancelling(Scaling):
+        rope_type = "cancelling"
+
+        def frequencies(self, theta, rotary_dim, seq_len):
+            return [mpmath.ldexp(1, bits) + f - mpmath.ldexp(1, bits) for f in plain_inv_freq(theta, rotary_dim)]
+
+    spec = Rope(4, theta=3.0, scaling=Cancelling())
+    if refused:
+        with pytest.raises(FormatError, match="inv_freq of pair [01] is .* fewer than 160 bits right"):
+            spec.increments()
+    else:
+        with mpmath.workprec(1000):
+            exact = mpmath.power(3, mpmath.mpf(-1) / 2)
+            assert abs(spec.exact_inv_freq()[1] - exact) <= mpmath.ldexp(exact, -200)

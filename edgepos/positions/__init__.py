@@ -84,6 +84,6 @@ def from_json(data: dict) -> Spec:
         raise FormatError(f"spec is {data!r}; allowed is an object with the key 'encoding'")
     data = dict(data)
     encoding = data.pop("encoding")
-    if encoding not in _SPECS:
+    if not isinstance(encoding, str) or encoding not in _SPECS:
         raise UnsupportedError(f"encoding is {encoding!r}; known are {', '.join(_SPECS)}")
     return build(_SPECS[encoding], f"{encoding} spec", data)

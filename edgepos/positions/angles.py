@@ -19,6 +19,8 @@ from .spec import POSITION_LIMIT, Spec, check_count, check_positions
 
 EXACT_PREC = 256  # bits: 96 behind the point of a turn, 32 in front of it, the rest to spare
 FREQUENCY_LIMIT = 2**32
+CHECK_PREC = 2 * EXACT_PREC
+LOST_BITS = 96  # of EXACT_PREC that a scaling's parameters may cancel
 
 
 class Angles(Spec):
@@ -55,7 +57,10 @@ class Angles(Spec):
         raise NotImplementedError
 
     def exact_inv_freq(self, seq_len: int | None = None) -> tuple[mpmath.mpf, ...]:
-        """Radians per position of each pair to about 256 bits, from theta and the factors as exact float64 numbers."""
+        """Radians per position of each pair to more than 200 bits, from theta and the factors as exact float64 numbers.
+
+        Computed with 512 bits. Raises FormatError where 256 bits would lose more than 96 of them: the parameters cancel each other.
+        """
         if seq_len is not None:
             seq_len = check_count("seq_len", seq_len, 1, 2**31)
         return _exact_inv_freq(self, seq_len if self.length_dependent else None)
@@ -125,10 +130,17 @@ class Angles(Spec):
 @lru_cache(maxsize=64)
 def _exact_inv_freq(spec: Angles, seq_len: int | None) -> tuple[mpmath.mpf, ...]:
     with mpmath.workprec(EXACT_PREC):
+        narrow = spec.frequencies(seq_len)
+    with mpmath.workprec(CHECK_PREC):
         result = spec.frequencies(seq_len)
-    for j, f in enumerate(result):
-        if not 0 <= f < FREQUENCY_LIMIT:
-            raise FormatError(f"inv_freq of pair {j} is {mpmath.nstr(f, 6)}; allowed is 0 to below 2^32 radians per position")
+        for j, (f, rough) in enumerate(zip(result, narrow)):
+            if not 0 <= f < FREQUENCY_LIMIT:
+                raise FormatError(f"inv_freq of pair {j} is {mpmath.nstr(f, 6)}; allowed is 0 to below 2^32 radians per position")
+            if abs(f - rough) > mpmath.ldexp(f, LOST_BITS - EXACT_PREC):
+                raise FormatError(
+                    f"inv_freq of pair {j} is {mpmath.nstr(f, 6)}, of which 256-bit arithmetic has fewer than 160 bits right; "
+                    "allowed are parameters of the scaling that lie further apart"
+                )
     return tuple(result)
 
 

@@ -108,11 +108,14 @@ class DynamicNtk(Scaling):
         _check_stretchable(self.rope_type, rotary_dim)
 
     def base(self, theta, rotary_dim: int, seq_len: int | None) -> mpmath.mpf:
-        """theta · (factor·L/M − (factor − 1))^(d/(d−2)) with L = max(seq_len, M), M the length of training."""
-        with mpmath.workprec(256):
-            longest = self.max_position_embeddings
-            ratio = mpmath.mpf(max(seq_len or longest, longest)) / longest
-            return theta * _stretch(self.factor * ratio - (mpmath.mpf(self.factor) - 1), rotary_dim)
+        """theta · (factor·L/M − (factor − 1))^(d/(d−2)) with L = max(seq_len, M), M the length of training.
+
+        As 1 + factor·(L − M)/M, which cancels nothing.
+        """
+        with mpmath.workprec(max(256, mpmath.mp.prec)):
+            trained = self.max_position_embeddings
+            beyond = max(seq_len or trained, trained) - trained
+            return theta * _stretch(1 + mpmath.mpf(self.factor) * beyond / trained, rotary_dim)
 
     def frequencies(self, theta, rotary_dim, seq_len):
         return plain_inv_freq(self.base(theta, rotary_dim, seq_len), rotary_dim)
@@ -339,7 +342,7 @@ def scaling_from_dict(data: dict) -> Scaling | None:
         if data:
             raise FormatError(f"rope scaling of type {kind!r} has the key {next(iter(data))!r}; it takes none")
         return None
-    if kind not in SCALINGS:
+    if not isinstance(kind, str) or kind not in SCALINGS:
         raise UnsupportedError(f"rope_type is {kind!r}; known are default, {', '.join(SCALINGS)}")
     return build(SCALINGS[kind], f"rope scaling {kind!r}", data)
 
