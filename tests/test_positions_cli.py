@@ -314,6 +314,19 @@ def test_show_without_matplotlib_is_one_line(tmp_path):
         (("tables", "rope", "--head-dim", 8, "-o", "missing/x"), "missing"),
         (("tables", "spec", '{"encoding": "learned", "count": 4}', "-o", "x"), "weights"),
         (("tables", "spec", '{"encoding": "magic"}', "-o", "x"), "magic"),
+        (("tables", "rope", "--head-dim", 8, "--rotary-dim", 10, "-o", "x"), "rotary_dim"),
+        (("tables", "rope", "--head-dim", 8, "--theta", "nan", "-o", "x"), "theta"),
+        (("tables", "rope", "--head-dim", 8, "--layout", "quarter", "-o", "x"), "layout"),
+        (("tables", "rope", "--head-dim", 8, "--scaling", '{"rope_type": "linear", "factor": 0}', "-o", "x"), "factor"),
+        (("tables", "rope", "--head-dim", 8, "--scaling", '{"rope_type": "linear", "factor": NaN}', "-o", "x"), "factor"),
+        (("tables", "rope", "--head-dim", 8, "--scaling", '{"rope_type": "linear", "type": "ntk", "factor": 2}', "-o", "x"), "must agree"),
+        (("tables", "rope", "--head-dim", 8, "--scaling", '{"rope_type": ["linear"]}', "-o", "x"), "rope_type"),
+        (("tables", "rope", "--head-dim", 8, "--scaling", '{"rope_type": "custom", "inv_freq": [1, 2, NaN, 4]}', "-o", "x"), "inv_freq[2]"),
+        (("tables", "alibi", "--heads", 2, "--slopes", "1,nan", "-o", "x"), "slopes[1]"),
+        (("tables", "sinusoidal", "--dim", 8, "--denominator", "third", "-o", "x"), "denominator"),
+        (("tables", "spec", '{"encoding": ["rope"]}', "-o", "x"), "encoding"),
+        (("positions", "pareto", '{"encoding": "rope", "head_dim": 8}', "--context", 0), "context"),
+        (("positions", "advise", "--context", 9, "--kv-heads", 3), "--kv-heads"),
         (("tables", "--from", "gone", "-o", "x"), "gone"),
         (("tables", "--bits", "8"), "--from"),
         (("tables", "spec", "y" * 5000, "-o", "x"), "too long"),
@@ -333,6 +346,35 @@ def test_bad_input_is_one_line_and_leaves_nothing(arguments, named, tmp_path, mo
         main()
     assert status.value.code == 1 and len(said) == 1 and named in said[0] and "\n" not in said[0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "array, named",
+    [
+        (np.full((8, 4), np.nan), "NaN or infinity"), (np.full((8, 4), -np.inf), "NaN or infinity"), (np.ones((8, 4), complex), "complex128"),
+        (np.ones((8, 4), bool), "bool"), (np.array(["a", "b"]), "<U1"), (np.ones(8), "shape"), (np.zeros((0, 4)), "count"),
+    ],
+)  # fmt: skip
+def test_bad_learned_tables_are_refused_by_name(array, named, tmp_path):
+    np.save(tmp_path / "w.npy", array)
+    error = edgepos("tables", "learned", "--weights", tmp_path / "w.npy", "-o", tmp_path / "out", expect=1).stderr
+    assert named in error and error.count("\n") == 1 and [p.name for p in tmp_path.iterdir()] == ["w.npy"]
+
+
+def test_contexts_past_a_learned_table(tmp_path):
+    """Refused, also 0, which is no default; without one a model's tables go as far as its rows."""
+    rows = np.random.default_rng(3).normal(size=(22, 4))
+    opt = save_model(tmp_path / "opt", {"model_type": "opt", "max_position_embeddings": 20, "hidden_size": 4}, {"model.decoder.embed_positions.weight": rows})
+    for context, named in ((21, "context 21 passes the learned table's 20 positions"), (0, "context is 0"), (-1, "context is -1")):
+        for command in (("tables", "--from", opt, "-o", tmp_path / "x"), ("positions", "pareto", opt)):
+            error = edgepos(*command, "--context", context, expect=1).stderr
+            assert named in error and error.count("\n") == 1 and not (tmp_path / "x").exists()
+    edgepos("tables", "--from", opt, "-o", tmp_path / "a", "--per-tensor", "--bits", 8)
+    index = json.loads((tmp_path / "a" / "tables.json").read_text())
+    assert index["context"] == 20 and index["per_tensor"] is True
+    with np.load(tmp_path / "a" / "learned_int8.npz") as archive:
+        np.testing.assert_array_equal(archive["rows"], LearnedPlan(Learned.opt(22), rows.astype(np.float32), 8, "tensor").table)
+    edgepos("positions", "check", tmp_path / "a")
 
 
 def test_an_existing_folder_is_kept(tmp_path):

@@ -9,6 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..errors import FormatError
+
 app = typer.Typer(help="Position encodings on their own: what each costs and which fits.", no_args_is_help=True)
 out = Console(soft_wrap=True, highlight=False)
 
@@ -29,6 +31,8 @@ def advise(
     from .advice import measured
     from .costs import Shape
 
+    if kv_heads is not None and heads % kv_heads:
+        raise FormatError(f"--kv-heads is {kv_heads}; allowed is a divisor of the {heads} heads")
     shape = Shape(dim, heads, head_dim or dim // heads, layers, kv_heads)
     trained = measured()["size"]["context"]
     title = f"positions for {context} tokens, dim {dim}, {heads} heads of {shape.head_dim}, {layers} layers"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from rich import box
 from rich.table import Table
 
 from ..errors import FormatError, UnsupportedError
@@ -51,6 +52,7 @@ def tables(
     output: Annotated[Optional[Path], typer.Option("--output", "-o", help="The folder to write.")] = None,
     length: Annotated[Optional[int], typer.Option("--context", help=f"Positions; default: the model's, up to {MODEL_CONTEXT}.")] = None,
     bits: Bits = "16,8",
+    per_tensor: PerTensor = False,
     formats: Format = "c,npz",
     force: Force = False,
 ) -> None:
@@ -62,11 +64,14 @@ def tables(
     if model is None or output is None:
         raise UnsupportedError("--from MODEL and -o DIR are needed, or the name of an encoding: rope, alibi, t5, relative, learned, sinusoidal, spec")
     source = read_model(model)
-    _write(source, output, length or _own_context(source), bits, formats, force)
+    _write(source, output, _own_context(source) if length is None else length, bits, formats, force, per_tensor)
 
 
 def _own_context(source: Source) -> int:
-    return min(source.context or DEFAULT_CONTEXT, MODEL_CONTEXT)
+    """The model's positions as far as all its learned tables go."""
+    parts = parts_of(source.spec)
+    each = [source.spec] if parts is None else [] if isinstance(source.spec, dict) else list(parts.values())
+    return min(source.context or DEFAULT_CONTEXT, MODEL_CONTEXT, *(part.context for part in each if isinstance(part, Learned)))
 
 
 @app.command()
@@ -189,7 +194,7 @@ def spec(
     source: Where,
     output: Output,
     weights: Annotated[Optional[str], typer.Option(help="The learned table, where the spec has one.")] = None,
-    context: Context = DEFAULT_CONTEXT,
+    context: Annotated[Optional[int], typer.Option(help="Positions: 0 … context − 1; default: the source's.")] = None,
     bits: Bits = "16,8",
     per_tensor: PerTensor = False,
     formats: Format = "c,npz",
@@ -198,7 +203,7 @@ def spec(
     """Any encoding of positions.from_json: mrope, axial_rope, relative, sinusoidal_2d, hybrid …"""
     found = read_source(source)
     table = found.weights if weights is None else read_table(weights)
-    _write(Source(found.spec, table), output, context, bits, formats, force, per_tensor)
+    _write(Source(found.spec, table), output, _own_context(found) if context is None else context, bits, formats, force, per_tensor)
 
 
 @positions_app.command()
@@ -216,12 +221,12 @@ def pareto_table(
 ) -> None:
     """Every method with its bytes, proven bound and integer operations."""
     found = read_source(source)
-    length = context or _own_context(found)
+    length = _own_context(found) if context is None else context
     rows = method_rows(found.spec, length, found.weights)
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         return
-    table = Table(title=f"methods for {length} positions; * no other is as good in all three", title_justify="left")
+    table = _compact(f"methods for {length} positions; * no other is as good in all three")
     table.add_column("method", no_wrap=True)
     for name in ("bits", "bytes", "bound", "unit", "operations", ""):
         table.add_column(name, justify="right", no_wrap=True)
@@ -244,8 +249,13 @@ def show(
 
     found = read_source(source)
     one, weights = _one_part(found, part)
-    draw(one, output, context or _own_context(found), weights, found.name)
+    draw(one, output, _own_context(found) if context is None else context, weights, found.name)
     out.print(f"{output}: {one.encoding}")
+
+
+def _compact(title: str) -> Table:
+    """A table of eight columns of numbers within 80 characters."""
+    return Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def _one_part(found: Source, part: str | None):
@@ -312,7 +322,7 @@ def _write(source: Source, output: Path, context: int, bits: str, formats: str, 
         raise FormatError(f"{output}: {error.strerror}") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    table = Table(title=f"{output}: {context} positions", title_justify="left")
+    table = _compact(f"{output}: {context} positions")
     for name in ("table", "method"):
         table.add_column(name, no_wrap=True)
     drifts = any("float32_bound" in r for r in results)

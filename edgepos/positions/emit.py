@@ -55,7 +55,8 @@ def emit(
 
     Returns one dict per table: kind, method, bits, unit, bound (proven) and measured_max in that unit, bytes, files (and part);
     NoPosition and what has none of the formats write nothing and return [].
-    Raises FormatError for a bad context or table, UnsupportedError for a spec or a bit width that has no tables.
+    Raises FormatError for a bad context or table, ContextError for one past a learned table (a dict's parts end where their tables do, if
+    one of them goes on), UnsupportedError for a spec or a bit width that has no tables.
     """
     check_context(context)
     bits, formats, directory = tuple(bits), _check_formats(formats), Path(directory)
@@ -65,19 +66,27 @@ def emit(
     else:
         given = of_parts("weights", weights, parts)
         folders = {name: (part, given.get(name)) for name, part in parts.items()}
-    derived = {name: (part, *_tables(part, context, bits, given, formats, per_tensor)) for name, (part, given) in folders.items()}
+    lengths = _lengths(folders, context) if isinstance(spec, dict) else dict.fromkeys(folders, context)
+    derived = {name: (part, *_tables(part, lengths[name], bits, given, formats, per_tensor)) for name, (part, given) in folders.items()}
     for name, (part, results, tables) in derived.items():
         if tables:
             (directory / name).mkdir(parents=True, exist_ok=True)
             for table in tables:
                 table.write(directory / name)
-            (directory / name / INDEX).write_text(_index(part, context, bits, formats, per_tensor, results), encoding="utf-8")
+            (directory / name / INDEX).write_text(_index(part, lengths[name], bits, formats, per_tensor, results), encoding="utf-8")
     written = {name: results for name, (_, results, tables) in derived.items() if tables}
     if parts is None:
         return written.get("", [])
     if written:
         (directory / INDEX).write_text(_parts_index({name: parts[name] for name in written}), encoding="utf-8")
     return [_in_part(name, result) for name, results in written.items() for result in results]
+
+
+def _lengths(folders: dict[str, tuple], context: int) -> dict[str, int]:
+    """Positions of each part of a dict: `context`, or what its learned table has where that is less and another part has more."""
+    reach = {name: part.context if isinstance(part, Learned) else context for name, (part, _) in folders.items()}
+    longest = max(reach.values(), default=context)
+    return {name: min(context, own) if own < longest else context for name, own in reach.items()}
 
 
 def check(directory: str | Path) -> list[dict]:
@@ -204,6 +213,7 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights, per_tensor: 
             for p, t in pairs
         ]
     elif isinstance(spec, Learned) and weights is not None:
+        spec.check_length(context)
         pairs = emit_absolute.learned_tables(spec, weights, bits, per_tensor)
         rows = [(_result("learned", p, "value", p.bound), t, p) for p, t in pairs]
     elif isinstance(spec, (RelativeBias, Learned)):

@@ -60,6 +60,11 @@ class Learned(Spec):
         """Positions the table has rows for; 2^31 with a modulo."""
         return self.count - self.offset if self.modulo is None else POSITION_LIMIT
 
+    def check_length(self, context: int) -> None:
+        """Raises ContextError where the table has no rows for so many positions."""
+        if context > self.context:
+            raise ContextError(f"context {context} passes the learned table's {self.context} positions; positions.interpolate makes a longer one")
+
     def positions(self, ids, start: int = 0) -> np.ndarray:
         """Row of each token of ids [..., n], int64; start: tokens already counted before them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ContextError, UnsupportedError
+from ..errors import UnsupportedError
 from .alibi import Alibi
 from .alibi_plan import BiasTablePlan, SlopePlan
 from .base import Plan
@@ -74,8 +74,8 @@ def _of_table(spec: Learned | T5Bias | RelativeBias, context: int | None, weight
         check_context(context)
     if not isinstance(spec, Learned):
         return [LearnedBiasPlan(spec, weights)] + [LearnedBiasPlan(spec, weights, b, per) for b in (16, 8) for per in ("head", "tensor")]
-    if context is not None and context > spec.context:
-        raise ContextError(f"context {context} passes the learned table's {spec.context} positions; positions.interpolate makes a longer one")
+    if context is not None:
+        spec.check_length(context)
     return [LearnedPlan(spec, weights, bits, per) for bits in (16, 8) for per in ("row", "tensor")]
 
 

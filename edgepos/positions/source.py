@@ -70,13 +70,19 @@ def read_table(text: str) -> np.ndarray:
     path = Path(file)
     try:
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+            return _numbers(np.load(path, allow_pickle=False), path.name)
         arrays = _arrays(path)
     except (OSError, ValueError, EOFError) as error:
         raise FormatError(f"{path.name}: {getattr(error, 'strerror', None) or error}; allowed are .npy, .npz:NAME and .safetensors:NAME") from None
     if name not in arrays:
         raise FormatError(f"{path.name} holds {', '.join(arrays)}; name one, as {path.name}:NAME")
-    return np.asarray(arrays[name], dtype=np.float64)
+    return _numbers(arrays[name], name)
+
+
+def _numbers(array: np.ndarray, name: str) -> np.ndarray:
+    if array.dtype.kind in "bcmMOSU":
+        raise FormatError(f"{name} holds {array.dtype}; allowed are whole and real numbers")
+    return np.asarray(array, dtype=np.float64)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
