@@ -15,6 +15,7 @@ from llama_cpp import LlamaCpp
 import edgepos
 from edgepos.compiler import weights as weight_formats
 from edgepos.export import load
+from edgepos.file_hash import sha256_of
 from edgepos.float_session import FloatSession
 from edgepos.report.metrics import Comparison
 
@@ -42,7 +43,13 @@ CHINESE = (
 
 
 def rows(text: Path, threads: int, llama: LlamaCpp | None) -> Iterable[dict]:
-    """One row per format and peer on the first 4 x 512 tokens of the text."""
+    """One row per format and peer on the first 4 x 512 tokens of the text, whose SHA-256 is in the rows of that very text."""
+    digest = sha256_of(text)
+    for row in _rows(text, threads, llama):
+        yield row | ({"text_sha256": digest} if row["tokens"] == WINDOWS * (TOKENS - 1) else {})
+
+
+def _rows(text: Path, threads: int, llama: LlamaCpp | None) -> Iterable[dict]:
     source = fetch(SMOLLM2) / SMOLLM2.files[0][0]
     canonical = load(source)
     ids = canonical.tokenizer.library().encode(text.read_text("utf-8"), add_special_tokens=False).ids

@@ -34,6 +34,7 @@ def report(
     window: Annotated[int, typer.Option(min=2, help="Tokens of context at most.")] = 512,
     threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
     fail_above: FailOption = None,
+    peers: Annotated[Optional[Path], typer.Option(help="A file of bench/accuracy.py --json: figures of others, shown where the text is the same.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure on the text of the calibration, too.")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Show report.html.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
@@ -45,6 +46,7 @@ def report(
     from .report.build import measure
     from .report.files import dumps, write
     from .report.gate import Gate
+    from .report.peers import read_peers
     from .report.windows import read_texts
 
     gate = Gate.of(fail_above)
@@ -52,12 +54,22 @@ def report(
     if opened.path is None:
         raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
     texts = read_texts(text or [], field)
+    others = read_peers(peers) if peers is not None else None
     canonical = load(source, tokenizer=tokenizer)
-    with progress_bar("tokens") as progress:
-        task = progress.add_task("measuring", total=None)
+    with progress_bar("") as progress:
+        task = progress.add_task("text", total=None)
+        stage = "text"
+
+        def step(what: str, done: int, total: int) -> None:
+            nonlocal stage
+            if what != stage:  # the time left is of one stage
+                progress.reset(task, description=what)
+                stage = what
+            progress.update(task, completed=done, total=total)
+
         result = measure(
             opened, float_reference(canonical, threads=threads), canonical, texts, max_tokens=max_tokens, window=window, threads=threads,
-            command=["edgepos", *sys.argv[1:]], force=force, progress=lambda done, total: progress.update(task, completed=done, total=total),
+            command=["edgepos", *sys.argv[1:]], force=force, peers=others, progress=step,
         )  # fmt: skip
     write(opened, result)
     if as_json:

@@ -23,6 +23,7 @@ from edgepos.report.gate import Gate
 from edgepos.report.layers import trace_layers, with_outputs
 from edgepos.report.metrics import Comparison
 from edgepos.report.page import page
+from edgepos.report.peers import on_the_same_text, read_peers
 from edgepos.report.verdict import verdict
 from edgepos.report.windows import Text, read_text, read_texts, text_windows
 from edgepos.resources import tiny_model_dir
@@ -320,3 +321,28 @@ def test_the_calibration_text_is_refused_unless_forced(source, tmp_path):
         measure(made, floats, source, Text("t", text, "0" * 64), max_tokens=128)
     assert measure(made, floats, source, Text("t", text, "0" * 64), max_tokens=128, force=True)["accuracy"]["tokens"] > 50
     assert measure(made, floats, source, Text("t", "Another one. " + text, "0" * 64), max_tokens=128)["accuracy"]["tokens"] > 50
+
+
+def test_peers_are_shown_only_on_the_same_text(report, schema, tmp_path):
+    mine = {"text_sha256": report["accuracy"]["text_sha256"], "tokens": report["accuracy"]["tokens"]}
+    rows = [{"format": "x <b>", **mine, "kl_mean": 0.25}, {"format": "y", **mine, "tokens": 1}, {"format": "z", **mine, "text_sha256": "0"}, {"format": "w"}]
+    (tmp_path / "p.json").write_text(json.dumps({"rows": rows}))
+    found = on_the_same_text(read_peers(tmp_path / "p.json"), report["accuracy"])
+    assert [(p["name"], p["kl_mean"], p["bytes"]) for p in found] == [("x <b>", 0.25, None)]
+    shown = {**report, "peers": found}
+    schema.validate(shown)
+    assert "x &lt;b&gt;" in page(shown) and "Others on the same text" in page(shown) and "Others on" not in page(report)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"rows": [1]}', '{"rows": [{"format": "x", "kl_mean": "0"}]}', '{"rows": [{"format": "x", "bytes": true}]}', "{"])
+def test_peers_of_another_form_are_refused(content, tmp_path):
+    (tmp_path / "p.json").write_text(content)
+    with pytest.raises(EdgePosError, match="p.json"):
+        read_peers(tmp_path / "p.json")
+
+
+def test_progress_tells_every_stage(bundle, source):
+    seen: dict[str, list[tuple[int, int]]] = {}
+    measure(bundle("tiny-rope"), edgepos.reference(source), source, read_text(), max_tokens=40, progress=lambda what, done, total: seen.setdefault(what, []).append((done, total)))
+    assert list(seen) == ["text", "operators", "matrices"] and seen["text"][-1] == (40, 40)
+    assert [done for done, _ in seen["matrices"]] == list(range(1, seen["matrices"][-1][1] + 1))

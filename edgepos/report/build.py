@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..compiler.manifest import ids_sha256
 from ..compiler.pipeline import compile
@@ -15,6 +16,7 @@ from .encodings import encoding_curves
 from .layers import trace_layers
 from .metrics import Comparison
 from .onnx_forms import compare_forms, has_forms
+from .peers import on_the_same_text
 from .provenance import provenance
 from .verdict import verdict
 from .windows import WINDOW, Text, text_windows
@@ -34,38 +36,42 @@ def measure(
     threads: int = 1,
     command: list[str] | None = None,
     force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    peers: list[dict] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> dict:
     """The bundle's report with every section of docs/report.md measured on `text`.
 
     `reference` is the float session of the source, `canonical` its CanonicalModel. At most `max_tokens` tokens are used, in windows of
-    at most `window`. command: as typed, for the report. force: measure on the text of the calibration, too. `progress(done, total)`
-    counts tokens. Raises EdgePosError when the source is not what the bundle was made from, the text is that of the calibration, or
+    at most `window`. command: as typed, for the report. force: measure on the text of the calibration, too. peers: what others
+    reached, see peers.py. `progress(what, done, total)` counts tokens, and matrices after that. Raises EdgePosError when the source is not what the bundle was made from, the text is that of the calibration, or
     the text or context is too short for a prediction.
     """
     report = dict(bundle.report)
     _check_source(bundle, canonical)
+    tell = progress or (lambda what, done, total: None)
     tokenizer = bundle.tokenizer if bundle.image.info.tokenizer else None
     if not force:
         _check_calibration(bundle, tokenizer, text)
     context = min(bundle.context, canonical.context)
     if bundle.image.info.embedding:
-        accuracy, first = _embeddings(bundle, reference, text, context, max_tokens, threads, progress)
+        accuracy, first = _embeddings(bundle, reference, text, context, max_tokens, threads, partial(tell, "sentences"))
     else:
         cut = text_windows(tokenizer, text, max_tokens, context, window)
         session = bundle.session(context=max(map(len, cut)), threads=threads)
-        comparison = run(reference, session, cut, _counted(cut, progress))
+        comparison = run(reference, session, cut, _counted(cut, partial(tell, "text")))
         accuracy, first = _figures(comparison, cut, tokenizer), cut[0]
         report["attention"] = {"loss": loss_by_position(comparison)}
         report["generation"] = continuations(reference, session, tokenizer, first)
         if has_forms(bundle):
             report["onnx"] = compare_forms(bundle, reference, cut, threads)
     report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **accuracy}
+    report["peers"] = on_the_same_text(peers or [], report["accuracy"])
     report["verdict"] = verdict(accuracy)
     ids = first[:LAYER_WINDOW]
+    tell("operators", 0, len(bundle.program.ops))
     report["layers"], scores = trace_layers(bundle.program, canonical.model, ids)
     report["attention"] = {**report.get("attention", {}), "scores": scores}
-    report["changes"] = measure_changes(bundle.program, canonical.model, ids, report["layers"], _wide_cache(bundle, canonical))
+    report["changes"] = measure_changes(bundle.program, canonical.model, ids, report["layers"], _wide_cache(bundle, canonical), partial(tell, "matrices"))
     report["encodings"] = encoding_curves(canonical, context)
     report["provenance"] = provenance(bundle, command)
     return report
@@ -95,10 +101,8 @@ def _embeddings(bundle, reference, text: Text, context: int, max_tokens: int, th
     return compare_embeddings(reference, session, bundle.tokenizer, sentences(text.content), max_tokens, progress)
 
 
-def _counted(cut: list[list[int]], progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
+def _counted(cut: list[list[int]], progress: Callable[[int, int], None]) -> Callable[[int], None]:
     """A callback for `run` that adds up its tokens."""
-    if progress is None:
-        return None
     total, done = sum(map(len, cut)), 0
 
     def step(n: int) -> None:
