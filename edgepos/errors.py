@@ -23,3 +23,9 @@ class ContextError(EdgePosError):
 
 class GateError(EdgePosError):
     """A measured figure is worse than the limit it was given."""
+
+
+def temporary_files_error(what, error: OSError) -> EdgePosError:
+    """The error of `what`, which needed a temporary file and got `error` for it."""
+    reason = (error.strerror or str(error)).splitlines()[0]
+    return EdgePosError(f"{what}: a temporary file cannot be written ({reason}); make room in the folder of temporary files, or name another in TMPDIR")

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from edgepos.embedding import Embeds, check_output
-from edgepos.errors import ContextError, FormatError
+from edgepos.errors import ContextError, FormatError, temporary_files_error
 from edgepos.export import CanonicalModel, load
 from edgepos.generation import Generates
 from edgepos.program import MAX_POSITION
@@ -266,6 +266,8 @@ def _open(model: ir.Model, threads: int) -> ort.InferenceSession:
             path = Path(folder) / "model.onnx"
             ir.save(model, path, external_data="weights.bin")
             return ort.InferenceSession(str(path), options, providers)
+    except OSError as error:
+        raise temporary_files_error(f"graph '{model.graph.name}'", error) from None
     except Exception as error:  # ONNX Runtime's classes share no base but Exception; a damaged graph fails in many ways
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FormatError(f"graph '{model.graph.name}' is refused by ONNX Runtime: {line}") from None

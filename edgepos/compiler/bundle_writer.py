@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from .. import export
-from ..errors import EdgePosError
+from ..errors import EdgePosError, temporary_files_error
 from ..export import CanonicalModel
 from ..report.files import dumps
 from ..report.markdown import render
@@ -19,7 +20,7 @@ from . import gguf_file, manifest, onnx_int8, onnx_out
 from . import options as option_rules
 from .pipeline import Compiled, compile_model
 from .position_tables import emit_tables
-from .temporary_folder import temporary_folder
+from .temporary_folder import move, old_folder, put_back, temporary_folder
 
 GGUF_TOKENIZER = {"bpe-bytelevel": "gpt2", "bpe-spm": "llama", "wordpiece": "bert", "unigram": "t5"}
 RUNTIME_LEFT_OUT = ("tests", "tools", "fuzz")  # of the top folder
@@ -44,11 +45,13 @@ def export_bundle(
     """Compile `source` and write the bundle folder `out`; returns its path.
 
     The options are those of `compile_model`; onnx: "int8" adds a faster form of model.onnx. An existing bundle is replaced only with
-    force=True; anything else that stands at `out` is left alone. When something fails, or the user interrupts, nothing new stays on the disk; what a killed process
-    leaves (`.edgepos-*.tmp` beside `out`) goes with the next export there.
+    force=True; anything else that stands at `out` is left alone. When something fails, or the user interrupts, nothing new stays on
+    the disk; what a killed process leaves (`.edgepos-*.tmp` beside `out`) goes with the next export there, and a bundle that it had
+    moved away (`.edgepos-*.old`) comes back with the next export to its name.
     Raises EdgePosError (UnsupportedError, FormatError among them).
     """
     path = Path(out)
+    _put_back(path)
     _check_target(path, force)
     # A bad option should not wait for a large model to be read.
     option_rules.check(weights=option_rules.SOURCE if weights is None else weights, activations=activations, kv=kv, context=None, limit=1)
@@ -57,15 +60,18 @@ def export_bundle(
     tell("read", 0, 1)
     canonical = source if isinstance(source, CanonicalModel) else export.load(source, context=context)
     tell("read", 1, 1)
-    compiled = compile_model(
-        canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
-        tokenizer=tokenizer, chat_template=chat_template, progress=progress,
-    )  # fmt: skip
+    try:
+        compiled = compile_model(
+            canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
+            tokenizer=tokenizer, chat_template=chat_template, progress=progress,
+        )  # fmt: skip
+    except OSError as error:
+        raise temporary_files_error(path, error) from None
     try:
         with temporary_folder(path.parent) as temporary:
             tell("write", 0, 1)
             fill(temporary, canonical, compiled, int8=onnx == "int8")
-            _move(temporary, path, force)
+            move(temporary, path, lambda: _check_target(path, force))
             tell("write", 1, 1)
     except OSError as error:
         why = error.strerror or str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
@@ -142,6 +148,14 @@ def _write_text(path: Path, text: str) -> None:
     path.write_bytes(text.encode("utf-8"))
 
 
+def _put_back(path: Path) -> None:
+    try:
+        if put_back(path):
+            warnings.warn(f"{path}: put back; an export that was killed while it replaced this bundle had moved it away", stacklevel=3)
+    except OSError as error:
+        raise EdgePosError(f"{path}: is in {old_folder(path).name} beside it and cannot be put back ({error.strerror}); rename that by hand") from None
+
+
 def _check_target(path: Path, force: bool) -> None:
     if not path.name or path.name == "..":
         raise EdgePosError(f"out is '{path}'; give the name of a folder to write, for example model.edgepos")
@@ -153,19 +167,3 @@ def _check_target(path: Path, force: bool) -> None:
         raise EdgePosError(f"{path}: exists and is not a bundle, so it is never replaced; choose another name")
     if not force:
         raise EdgePosError(f"{path}: exists already; pass force=True (--force) to replace it, or choose another name")
-
-
-def _move(temporary: Path, path: Path, force: bool) -> None:
-    """Put the complete folder in its place; what stood there is deleted only after that."""
-    _check_target(path, force)
-    if not os.path.lexists(path):
-        os.rename(temporary, path)
-        return
-    old = temporary.with_suffix(".old")
-    os.rename(path, old)
-    try:
-        os.rename(temporary, path)
-    except BaseException:
-        os.rename(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

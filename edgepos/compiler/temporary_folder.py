@@ -1,14 +1,18 @@
-"""The folder an export writes into before it gets its name. A killed export leaves it behind; the next one beside it removes it."""
+"""The folder an export writes into before it gets its name, and the one the bundle it replaces goes to meanwhile.
+
+A killed export leaves them behind: the next one beside them removes the first and puts the second back.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -37,6 +41,60 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def old_folder(path: Path) -> Path:
+    """Where the bundle `path` stands while another takes its place; the same for every process."""
+    return path.parent / f".edgepos-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.old"
+
+
+def put_back(path: Path) -> bool:
+    """Give the bundle that an export killed while it replaced it its name again; True if there was one. Raises OSError."""
+    old = old_folder(path)
+    if os.path.lexists(path) or old.is_symlink() or not (old / "manifest.json").is_file() or not (old / "model.gguf").is_file():
+        return False
+    with _alone_in(path.parent):
+        if os.path.lexists(path) or not old.is_dir():
+            return False
+        os.rename(old, path)
+    return True
+
+
+def move(folder: Path, path: Path, check: Callable[[], None]) -> None:
+    """Rename the complete `folder` to `path`, in the place of what stands there, which is deleted only after that.
+
+    check: called when no other export can change `path` any more. Raises OSError and what check raises.
+    """
+    with _alone_in(path.parent):
+        check()
+        if not os.path.lexists(path):
+            os.rename(folder, path)
+            return
+        old = old_folder(path)
+        if not old.is_symlink():
+            shutil.rmtree(old, ignore_errors=True)  # left by an export that was killed while it deleted it
+        try:
+            os.rename(path, old)
+            os.rename(folder, path)
+        except BaseException:
+            if not os.path.lexists(path):
+                os.rename(old, path)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _alone_in(parent: Path) -> Iterator[None]:
+    """No other export renames anything in `parent` meanwhile, where the file system knows locks."""
+    descriptor = None if fcntl is None else os.open(parent, os.O_RDONLY)
+    try:
+        if descriptor is not None:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def remove_left(parent: Path) -> None:
