@@ -24,9 +24,9 @@ static inline void exercise_tokenizer(const ep_model *model, const ep_info *info
   free(ids);
 }
 
-static inline void exercise_chat(const ep_model *model) {
-  static const char said[] = " \xe2\x80\x83 hi</s> \x1c";
-  ep_message messages[3] = {{EP_SYSTEM, said, sizeof said - 1}, {EP_USER, said, 3}, {EP_ASSISTANT, said, sizeof said - 1}};
+/* Conversations of no to three messages that say the text and part of it. */
+static inline void exercise_chat(const ep_model *model, const char *said, size_t length) {
+  ep_message messages[3] = {{EP_SYSTEM, said, length}, {EP_USER, said, length / 2}, {EP_ASSISTANT, said, length}};
   ep_span contents[3];
   size_t bytes = 0, again = 0, n = 0, good = 0;
   for (size_t first = 0; first <= 3; first++) {
@@ -67,6 +67,7 @@ static inline void exercise_output(ep_session *s, const ep_info *info, int32_t *
 
 /* Evaluate two tokens, sample a third, save, rewind, restore. Returns what ep_open said. */
 static inline ep_status exercise(const void *image, size_t size) {
+  static const char said[] = " \xe2\x80\x83 hi</s> \x1c";
   ep_model model;
   ep_info info;
   uint64_t where = 0;
@@ -77,7 +78,7 @@ static inline ep_status exercise(const void *image, size_t size) {
   }
   if (ep_model_info(&model, &info) != EP_OK) abort();
   exercise_tokenizer(&model, &info);
-  exercise_chat(&model);
+  exercise_chat(&model, said, sizeof said - 1);
   ep_config cfg = {.context = info.context < 4 ? info.context : 4, .n_batch = 2};
   size_t bytes;
   if (ep_arena_size(&model, &cfg, &bytes) != EP_OK || bytes > MOST_ARENA || info.weight_bytes_per_token > MOST_WORK) return st;
