@@ -26,6 +26,7 @@ class Tokenizer:
         self.bos_id = image.info.bos
         self.eos_ids = image.info.eos
         self.adds_bos = bool(lib.ep_adds_bos(image.model))
+        self._usual: dict[int, bytes] = {}  # token → its bytes behind one that is not BOS, as far as they were asked for
 
     def encode(self, text: str | bytes, bos: bool | None = None) -> list[int]:
         """Ids of a text. ``bos``: put BOS in front, and behind what the model has for that; None does what the model wants.
@@ -78,8 +79,15 @@ class Tokenizer:
         """Bytes of a row of ids. Raises EdgePosError for an id outside the vocabulary."""
         parts, previous = [], -1
         for token in ids:
-            parts.append(self.token_bytes(previous, token))
-            previous = self._previous(previous, token)
+            # Which token is in front matters only where there is none or BOS.
+            usual = previous >= 0 and previous != self.bos_id
+            text = self._usual.get(token) if usual else None
+            if text is None:
+                text = self.token_bytes(previous, token)
+                if usual and token != self.bos_id:
+                    self._usual[token] = text
+                previous = self._previous(previous, token)
+            parts.append(text)
         return b"".join(parts)
 
     def _previous(self, previous: int, token: int) -> int:
