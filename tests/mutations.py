@@ -25,7 +25,7 @@ from mutation_list import C_TESTS, MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("edgepos", "export", "c_runtime", "examples/tiny", "tests", "pyproject.toml")
-SECONDS = 900  # most for one command
+SECONDS = 600  # most for one command
 WORKERS = 2
 
 
