@@ -188,5 +188,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int = 1) -> int:
-    err.print("error: " + " ".join(message.split()), style="red", markup=False)
+    # Names in it come from files: nothing of them may drive the terminal.
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    err.print(f"error: {line}", style="red", markup=False)
     return code

@@ -45,3 +45,13 @@ def test_damaged_files_give_named_errors(valid, kind, batch):
     outcomes = json.loads(done.stdout)
     assert sum(outcomes.values()) == BATCH
     assert outcomes["refused"] > BATCH / 4, "mutations that change nothing test nothing"
+
+
+def test_errors_do_not_drive_the_terminal(tmp_path):
+    """Names come from files: escape sequences, C1 controls and marks that turn the writing direction are printed as escapes."""
+    name = "a\x1b[2J\x9b31m\u202e\n.gguf"
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p and os.path.isdir(p))
+    done = subprocess.run([sys.executable, "-m", "edgepos", "selftest", str(tmp_path / name)], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=TIMEOUT, check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert r"a\x1b[2J\x9b31m\u202e .gguf" in done.stderr
+    assert done.stderr.rstrip("\n").isprintable()
