@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import edgepos
+from edgepos.compiler.pipeline import compile
+from edgepos.compiler.tokenizer_image import tokenizer
 from edgepos.errors import EdgePosError, GateError
 from edgepos.export import load
 from edgepos.float_session import FloatSession
@@ -189,6 +191,16 @@ def test_scores_are_those_of_attention_on_exact_integers(bundle, source):
 def test_a_wide_cache_is_offered_to_a_narrow_one(bundle, source):
     found = measure(bundle("tiny-rope", "kv8"), edgepos.reference(source), source, read_text(), max_tokens=64)["changes"]["suggestions"]
     assert found[0]["flags"] == "--kv kv16" and found[0]["saves"] > 0
+
+
+def test_finer_weights_are_offered_to_coarse_ones(source):
+    """The size that the change is said to cost is what an export with its option has more."""
+    coarse, fine = (compile(source, weights=weights) for weights in ("w8", "w8g32"))
+    ids = text_windows(tokenizer(source.tokenizer), read_text(), 48, 512)[0]
+    layers, _ = trace_layers(coarse, source.model, ids)
+    (offered,) = (change for change in measure_changes(coarse, source.model, ids, layers)["suggestions"] if change["flags"])
+    assert offered["flags"] == "--weights w8g32" and offered["saves"] > 0
+    assert offered["bytes"] == sum(a.nbytes for a in fine.arrays[1:]) - sum(a.nbytes for a in coarse.arrays[1:])
 
 
 def test_intervals_hold_the_mean_as_often_as_they_say():

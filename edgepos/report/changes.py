@@ -12,7 +12,7 @@ from ..compiler.source_grid import quantize_w4
 from ..compiler.weights import dequantize, quantize
 from ..float_session import FloatSession
 from ..golden_session import GoldenSession
-from ..program import GROUP, NONE, W4G32, Op, Program
+from ..program import GROUP, NONE, POSITIONS, W4G32, Op, Program
 from .layers import sqnr_db
 from .metrics import kl_divergence, log_softmax
 
@@ -146,9 +146,11 @@ def _suggestions(swaps: Swaps, matrices: list[dict], wide_cache: Program | None)
     if wide_cache is not None:
         saves = swaps.total - swaps.distance(swaps.reference, swaps.run_integers(wide_cache))
         found.append({"what": "a KV cache of 16 bits", "flags": "--kv kv16", "saves": saves, "bytes": None})
-    if {entry["format"] for entry in matrices} != {FINEST}:
-        finer = {e["matrix"]: in_format(swaps.source(e["matrix"]), FINEST) for e in matrices if e["matrix"] in swaps.own}
-        grows = sum(e["alternatives"].get(FINEST, e)["bytes"] - e["bytes"] for e in matrices)
+    places = {swaps.program.names[op.tensors[0]] for op in swaps.program.ops if op.params.get("source") == POSITIONS}
+    coarse = [e for e in matrices if e["format"] != FINEST and e["matrix"] in swaps.own and e["matrix"] not in places]
+    if coarse:
+        finer = {e["matrix"]: in_format(swaps.source(e["matrix"]), FINEST) for e in coarse}
+        grows = sum(e["alternatives"][FINEST]["bytes"] - e["bytes"] for e in coarse)
         found.append({"what": f"all matrices in {FINEST}", "flags": f"--weights {FINEST}", "saves": swaps.base - swaps.error(finer), "bytes": grows})
     for entry in matrices[:3]:
         found.append({"what": f"{entry['matrix']} without any rounding", "flags": None, "saves": entry.get("saves", 0.0), "bytes": None})
