@@ -30,7 +30,8 @@ NAME(edgepos_model):
 NAME(edgepos_model_end):
         .byte 0
 .Lend:
-        SIZE(edgepos_model, .Lend)
+        SIZE(edgepos_model, NAME(edgepos_model_end))
+        SIZE(edgepos_model_end, .Lend)
 #if defined(__linux__)
         .section .note.GNU-stack,"",%progbits
 #endif

@@ -76,7 +76,7 @@ def make(bundle, name: str, output: Path, wish: Wish, progress=None) -> Product:
         )  # fmt: skip
         _check(of, built, wish)
         _place(built.file, output)
-    return Product(output, built.compiler, built.code, built.model, built.data, built.arena, built.stack, built.run.replace("OUTPUT", str(output)))
+    return Product(output, built.compiler, built.code, built.model, built.data, built.arena, built.stack, built.run.replace("./OUTPUT", str(output) if output.is_absolute() else f"./{output}").replace("OUTPUT", str(output)))
 
 
 def _check(of: Target, built: Product, wish: Wish) -> None:

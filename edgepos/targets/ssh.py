@@ -31,7 +31,7 @@ class SshBoard(LinuxBoard):
         return [self.compiler, "ssh", "scp"]
 
     def _execute(self, program: Path, model: Path, arguments: Sequence):
-        folder = ssh(self.place, self.port, "mktemp -d /tmp/edgepos-XXXXXXXX").stdout.strip()
+        folder = ssh(self.place, self.port, "mktemp -d -t edgepos-XXXXXXXX").stdout.strip()
         if not _FOLDER.fullmatch(folder):
             raise EdgePosError(f"{self.name}: mktemp gave {folder[:80]!r} where a folder's name was expected")
         try:

@@ -1,0 +1,126 @@
+"""`edgepos build`: programs that run and give the digest, sizes that are true, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from boards import require
+
+from edgepos import EdgePosError, UnsupportedError
+from edgepos.resources import c_runtime_dir
+from edgepos.targets import BOARDS, build, tools
+from edgepos.targets.linux import command_line
+from edgepos.targets.make import Wish, make
+from edgepos.targets.processors import BARE, TARGETS, WASM, ZIG
+from edgepos.targets.wasm import machine
+
+
+@pytest.mark.parametrize("cc", [None, "arm-none-eabi-gcc"])
+def test_an_image_for_a_small_board(bundle, tmp_path, cc):
+    """Flash and RAM of the promise: 512 kB and 192 kB hold stories260K with context 256. The image starts with nothing but its own flash."""
+    require(ZIG if cc is None else cc, "qemu-system-arm")
+    image = tmp_path / "m4.elf"
+    made = make(bundle("stories260K", "kv8"), "m4", image, Wish(context=256, flash=512 << 10, ram=192 << 10, small=True, cc=cc))
+    assert made.model >= bundle("stories260K", "kv8").model_path.stat().st_size and 16 << 10 < made.code < 64 << 10
+    assert "-M mps2-an386" in made.run and str(image) in made.run
+    said = BOARDS["qemu:cortex-m4"].execute(image)
+    assert f"digest {bundle('stories260K', 'kv8').program.header.digest:016x}" in said and "self-test passed" in said
+    assert "text Once upon a time" in said
+    stack = int(re.search(r"^stack (\d+)$", said, re.M)[1])
+    assert stack <= made.stack // 2
+
+
+def test_a_build_leaves_out_what_the_model_does_not_use(bundle, tmp_path):
+    require("arm-none-eabi-gcc")
+    images = [make(bundle(name), "cortex-m3", tmp_path / name, Wish(cc="arm-none-eabi-gcc", small=True)) for name in ("stories260K", "tiny-rope")]
+    library = build.compile_objects("arm-none-eabi-gcc", build.library_sources(c_runtime_dir()), [c_runtime_dir() / "include"], ["-Os", "-mcpu=cortex-m3", "-mthumb", "-ffreestanding"], tmp_path)
+    sizes = tools.run(["arm-none-eabi-size", *library], 60).stdout.splitlines()[1:]
+    whole = sum(int(line.split()[0]) for line in sizes)
+    assert all(image.code < 0.8 * whole for image in images), (whole, [image.code for image in images])
+
+
+@pytest.mark.parametrize("target", ["rpi4", "wasm"])
+def test_one_file_is_everything(bundle, tmp_path, target):
+    """The model in the program; a program without it takes the file."""
+    require(ZIG, "qemu-aarch64")
+    opened = bundle("stories260K")
+    for embed in (True, False):
+        program = tmp_path / f"program-{embed}"
+        made = make(opened, target, program, Wish(embed=embed))
+        assert program.stat().st_size == made.flash - (0 if embed else made.model)
+        words = ["--selftest"] if embed else [opened.model_path, "--selftest"]
+        command = ["qemu-aarch64", "-cpu", "cortex-a53", program]
+        if target == "wasm":
+            words = words if embed else ["/model/model.gguf", "--selftest"]
+            command = [*machine(), program, opened.path]
+        done = tools.run([*command, *words], 120)
+        assert done.returncode == 0 and f"0x{opened.program.header.digest:016x}" in done.stdout, done.stderr
+    (tmp_path / "x").symlink_to(opened.model_path)
+    if target == "rpi4":
+        done = tools.run(["qemu-aarch64", tmp_path / "program-True", tmp_path / "x"], 60)
+        assert done.returncode == 2 and "has its model in it" in done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.system != BARE and name not in ("rpi3", "rpi5", "aarch64", "android-arm64")])
+def test_every_system_compiles(tmp_path, name):
+    """To objects: linking would compile each system's C library first, which takes minutes."""
+    require(ZIG)
+    runtime, target = c_runtime_dir(), TARGETS[name]
+    flags = ["-O1", *target.flags(ZIG), "-Wall", "-Wextra", "-Werror", "-DEDGEPOS_EMBEDDED"]
+    build.library_and(runtime, ZIG, flags, command_line(runtime, target.system != WASM), tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    done = tools.run([*tools.command(ZIG), *target.flags(ZIG), "-c", runtime / "ports" / "embed.S", "-o", tmp_path / "model.o"], 60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(bundle, tmp_path):
+    require("arm-none-eabi-gcc")
+    opened, image = bundle("stories260K"), tmp_path / "image.elf"
+    with pytest.raises(EdgePosError, match=r"cortex-m3: \d+ bytes of flash are needed, there are 262144 \(\d+ code, \d+ model\)"):
+        make(opened, "m3", image, Wish(flash=256 << 10, cc="arm-none-eabi-gcc"))
+    with pytest.raises(EdgePosError, match=r"bytes of RAM are needed, there are 65536 .* arena, 8192 stack; a smaller --context"):
+        make(opened, "m3", image, Wish(ram=64 << 10, cc="arm-none-eabi-gcc"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("target", "wish", "error", "message"),
+    [
+        ("z80", Wish(), UnsupportedError, "z80.*choose one of rpi3, .*cortex-m55"),
+        ("m4", Wish(board="mps9"), UnsupportedError, "mps9.*mps2-an386"),
+        ("rpi4", Wish(board="mps2-an386"), UnsupportedError, "leave --board out"),
+        ("m4", Wish(context=100000), EdgePosError, "context 100000: the model takes 1 to"),
+        ("m4", Wish(cc="no-such-cc"), EdgePosError, "no-such-cc was not found"),
+        ("m4", Wish(cc="false"), EdgePosError, "false"),
+    ],
+)
+def test_wishes_that_cannot_be_met(bundle, tmp_path, target, wish, error, message):
+    with pytest.raises(error, match=message) as raised:
+        make(bundle("stories260K"), target, tmp_path / "x", wish)
+    assert "\n" not in str(raised.value) and not list(tmp_path.iterdir())
+
+
+def test_without_the_package(bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(tools, "has_module", lambda _name: False)
+    with pytest.raises(EdgePosError, match=r"pip install .edgepos\[boards\].*--cc"):
+        make(bundle("stories260K"), "rpi4", tmp_path / "x", Wish())
+
+
+def test_the_command(bundle, tmp_path):
+    require("arm-none-eabi-gcc")
+
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "edgepos", "build", *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+
+    listed = run("--list").stdout
+    assert all(name in listed for name in TARGETS)
+    done = run(bundle("stories260K").path, "--target", "m4", "--cc", "arm-none-eabi-gcc", "-o", "image.elf", "--ram", "4M")
+    assert done.returncode == 0 and all(word in done.stdout for word in ("flash", "RAM", "arena", "stack", "run")), done.stderr
+    assert (tmp_path / "image.elf").is_file()
+    for wrong in ([], ["--target", "m4"], [bundle("stories260K").path, "--target", "m4", "--flash", "much"]):
+        done = run(*wrong)
+        assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
