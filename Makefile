@@ -15,6 +15,7 @@ TEST_GROUPS ?= \
   export:600:test_export_* \
   positions:900:test_positions_* \
   compiler:900:test_compiler_* \
+  matrix:900:test_boards_* \
   boards:600:test_boards* \
   objects:300:test_runtime_objects* \
   runtime:600:test_runtime_* \
