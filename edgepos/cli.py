@@ -1,4 +1,4 @@
-"""The command line: export, run, embed, perplexity, bench, report, compare, sweep, inspect, selftest, build, verify, demo, positions, tables."""
+"""The command line: export, run, embed, perplexity, bench, report, compare, sweep, tokenizer, inspect, selftest, build, verify, demo, positions, tables."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .cli_compare import compare, sweep
 from .cli_embed import embed
 from .cli_report import report
 from .cli_run import perplexity, run
+from .cli_tokenizer import tokenizer
 from .errors import EdgePosError, GateError
 from .positions.cli import app as positions_app
 from .positions.cli_tables import app as tables_app
@@ -100,6 +101,7 @@ app.command()(build)
 app.command()(verify)
 app.command()(compare)
 app.command()(sweep)
+app.command()(tokenizer)
 
 
 @app.command()
