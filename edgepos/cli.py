@@ -142,13 +142,13 @@ def demo(
 
     source = tiny_model_dir(model)
     target = output or Path(f"{model}.edgepos")
-    out.print(f"[bold]1. export[/bold] the {model} model to integers")
+    out.print(f"[bold]1. export[/bold] the {model} model to integers", markup=True)
     export(source, target, force=output is None)
-    out.print("\n[bold]2. run[/bold] the integers in the C runtime")
+    out.print("\n[bold]2. run[/bold] the integers in the C runtime", markup=True)
     run(target, prompt="Once upon a time", max_new_tokens=100)
-    out.print("\n[bold]3. report[/bold] how far they are from the float model")
+    out.print("\n[bold]3. report[/bold] how far they are from the float model", markup=True)
     report(target, source)
-    out.print("\n[bold]4. selftest[/bold]: the same bits as the exporter computed")
+    out.print("\n[bold]4. selftest[/bold]: the same bits as the exporter computed", markup=True)
     selftest(target)
 
 
@@ -165,7 +165,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 def main() -> None:
     """Entry point: errors are one line; exit code 1 for what failed, 2 for wrong usage, 3 for a figure worse than --fail-above."""
-    warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}", style="yellow", markup=False)
+    warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}", style="yellow")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that temporary folders go
     try:
         code = app(standalone_mode=False)
@@ -190,7 +190,5 @@ def main() -> None:
 
 
 def _fail(message: str, code: int = 1) -> int:
-    # Names in it come from files: nothing of them may drive the terminal.
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    err.print(f"error: {line}", style="red", markup=False)
+    err.print(f"error: {' '.join(message.split())}", style="red")
     return code

@@ -10,8 +10,24 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+def printable(text: str) -> str:
+    """A text whose control characters and direction marks are escapes, but for line breaks: names come from files and may not drive the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+class SafeConsole(Console):
+    """Prints every text as `printable` has it, and reads markup only where it is asked to."""
+
+    def __init__(self, **options):
+        super().__init__(soft_wrap=True, highlight=False, markup=False, **options)
+
+    def render_str(self, text: str, **options):
+        return super().render_str(printable(text), **options)
+
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 
 class Engine(str, Enum):
@@ -26,4 +42,4 @@ BundleArgument = Annotated[Path, typer.Argument(help="A bundle folder (NAME.edge
 
 def progress_bar(unit: str) -> Progress:
     """A bar on standard error that goes when it is done; nothing where that is no terminal."""
-    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal)
+    return Progress(TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(unit, markup=False), TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal)

@@ -71,7 +71,7 @@ def sweep(
     write_comparison(output / "sweep.html", rows, f"{source.name}: formats by size and error", failed)
     _show(rows, as_json)
     for entry in failed:
-        err.print(f"{entry['label']}: {entry['error']}", style="yellow", markup=False)
+        err.print(f"{entry['label']}: {entry['error']}", style="yellow")
     if not rows:
         raise EdgePosError(f"{source}: none of the {len(failed)} combinations could be measured; {failed[0]['error']}")
 

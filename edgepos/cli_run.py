@@ -89,11 +89,11 @@ def _talk(chat) -> None:
         except EdgePosError as error:
             if not chat.messages or chat.messages[-1]["role"] == "system":
                 raise
-            err.print(str(error), style="yellow", markup=False)
+            err.print(str(error), style="yellow")
             continue
         try:
             if chat.dropped > dropped:
-                err.print(f"(the context is full: {chat.dropped - dropped} messages left out)", style="dim", markup=False)
+                err.print(f"(the context is full: {chat.dropped - dropped} messages left out)", style="dim")
             _show(pieces)
         except KeyboardInterrupt:
             pieces.close()

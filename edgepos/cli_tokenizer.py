@@ -18,4 +18,4 @@ def tokenizer(
     from .compiler.tokenizer_image import export_tokenizer
 
     size = export_tokenizer(source, output)
-    out.print(f"{output}: {size / 1e6:.2f} MB", markup=False)
+    out.print(f"{output}: {size / 1e6:.2f} MB")

@@ -99,7 +99,7 @@ def test_biases_by_difference(spec, rng):
 
 
 def test_t5_masks_of_transformers(rng):
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     from transformers import T5Config
 

@@ -12,8 +12,10 @@ import gguf
 import pytest
 from gguf_models import write_gguf
 from hf_models import VOCAB, make_llama
+from rich.table import Table
 
 import edgepos
+from edgepos.cli_common import SafeConsole
 
 BATCH = 250
 TIMEOUT = 240
@@ -55,3 +57,13 @@ def test_errors_do_not_drive_the_terminal(tmp_path):
     assert done.returncode == 1
     assert r"a\x1b[2J\x9b31m\u202e .gguf" in done.stderr
     assert done.stderr.rstrip("\n").isprintable()
+
+
+def test_tables_do_not_drive_the_terminal(capsys):
+    """What a model calls itself is printed as it is read, neither as control characters nor as markup."""
+    table = Table(show_header=False)
+    table.add_row("name", "m\x1b]0;title\x07 [red]x[/red]")
+    SafeConsole(file=sys.stdout).print(table)
+    printed = capsys.readouterr().out
+    assert r"m\x1b]0;title\x07 [red]x[/red]" in printed
+    assert printed.replace("\n", "").isprintable()

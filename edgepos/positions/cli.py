@@ -6,13 +6,12 @@ from typing import Annotated, Optional
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from ..cli_common import out
 from ..errors import FormatError
 
 app = typer.Typer(help="Position encodings on their own: what each costs and which fits.", no_args_is_help=True)
-out = Console(soft_wrap=True, highlight=False)
 
 
 @app.command()
