@@ -180,6 +180,7 @@ def test_json_round_trip(spec):
         (lambda: LearnedPlan(Learned(8), np.zeros((8, 2)), 4), "bits"),
         (lambda: LearnedPlan(Learned(8), np.zeros((8, 2)), 8, "column"), "per"),
         (lambda: interpolate(np.zeros((8, 2)), Learned(8), 1), "length"),
+        (lambda: interpolate(np.zeros((8, 2)), Learned(8), 7), "length is 7; allowed is .*8"),
         (lambda: interpolate(np.zeros((8, 2)), Learned(8, modulo=8), 16), "modulo"),
         (lambda: Sinusoidal(7), "dim"),
         (lambda: Sinusoidal(2, denominator="half_minus_one"), "dim"),

@@ -91,13 +91,13 @@ def interpolate(table, spec: Learned, length: int) -> tuple[np.ndarray, Learned]
     """A table for `length` positions by linear interpolation between the learned rows, float64, and its spec.
 
     Position p takes the place p·(L − 1)/(length − 1) of the L learned ones, so the ends keep their rows; rows before the offset
-    are copied. Raises FormatError, UnsupportedError for a spec with a modulo.
+    are copied. Raises FormatError, also for a length below the learned one, UnsupportedError for a spec with a modulo.
     """
     table = check_table(table, spec)
     if spec.modulo is not None:
         raise UnsupportedError(f"modulo is {spec.modulo}; a table that repeats needs no interpolation")
-    check_count("length", length, 2, MAX_ROWS - spec.offset)
     learned = table[spec.offset :]
+    check_count("length", length, max(2, len(learned)), MAX_ROWS - spec.offset)
     low, part = np.divmod(np.arange(length, dtype=np.int64) * (len(learned) - 1), length - 1)
     high = np.minimum(low + 1, len(learned) - 1)
     weight = (part / (length - 1))[:, None]
