@@ -18,13 +18,14 @@ METHODS = ("auto", "phase", "table", "split", "piecewise", "slope")
 BITS = (8, 16, 32)
 DEFAULT_ERROR = 0.58  # of the last place: what the runtime promises for angles
 MAX_BYTES = 2**63 - 1
+OF_ANGLES = (Rotation, Sinusoidal, Sinusoidal2D)  # what has DEFAULT_ERROR
 
 
 @dataclass(frozen=True)
 class HybridPlan(Plan):
     """The plans of a model with several encodings.
 
-    Attributes: spec: the Hybrid, or {part: spec}; parts: the plan of each part, by the names of `emit.parts_of`; bits: those asked for;
+    Attributes: spec: the Hybrid, or {part: spec}; parts: the plan of each part, by the names of `hybrid.parts_of`; bits: those asked for;
     bytes: of all parts; scale, bound, error, operations: {part: that of its plan}, since their units differ.
     """
 
@@ -108,14 +109,14 @@ def plan(
         check_positive("max_error", max_error)
     if isinstance(spec, NoPosition):
         return EmptyPlan(spec).explain(EmptyPlan(spec).describe())
-    if isinstance(spec, Rotation) and not spec.pairs:
-        found = plans_of(spec, context)[0]
-        return found.explain(f"rotary_dim is 0, nothing is rotated: {found.method} with {found.bytes} bytes of increments")
     return _chosen(spec, bits, method, context, max_error, max_bytes, weights)
 
 
 def _chosen(spec: Spec, bits: int, method: str, context, max_error: float | None, max_bytes: int | None, weights) -> Plan:
-    if max_error is None and isinstance(spec, (Rotation, Sinusoidal, Sinusoidal2D)):
+    if isinstance(spec, Rotation) and not spec.pairs:
+        found = plans_of(spec, context)[0]
+        return found.explain(f"rotary_dim is 0, nothing is rotated: {found.method} with {found.bytes} bytes of increments")
+    if max_error is None and isinstance(spec, OF_ANGLES):
         max_error = DEFAULT_ERROR
 
     def asked(plans: list[Plan]) -> list[Plan]:
@@ -157,14 +158,11 @@ def _hybrid(spec, bits: int, method: str, context, max_error, max_bytes: int | N
         found = {}
         for name, part in parts.items():
             error = errors.get(name)
-            if least and error is None and not isinstance(part, (Rotation, Sinusoidal, Sinusoidal2D)):
+            if error is not None:
+                error = check_positive(f"max_error of {name}", error)
+            elif least and not isinstance(part, OF_ANGLES):
                 error = float("inf")
-            else:
-                error = None if error is None else check_positive(f"max_error of {name}", error)
-            if isinstance(part, Rotation) and not part.pairs:
-                found[name] = plan(part, bits, context=context)
-            else:
-                found[name] = _chosen(part, bits, method, context, error, None, weights.get(name))
+            found[name] = _chosen(part, bits, method, context, error, None, weights.get(name))
         return HybridPlan(spec, found, bits)
 
     result = choose(least=False)
