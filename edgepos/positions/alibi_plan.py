@@ -18,7 +18,7 @@ from .alibi import EXACT_PREC, Alibi
 from .base import Plan
 from .entry_proof import worst_product
 from .exact import TIE_SLACK
-from .spec import POSITION_LIMIT, check_context, check_positions
+from .spec import POSITION_LIMIT, check_choice, check_context, check_positions
 
 ZERO_WEIGHT_LOG2 = 40  # exp2_neg gives 0 from here on
 SLOPE_BITS = 31  # Q1.31
@@ -153,10 +153,9 @@ class BiasTablePlan(Plan):
 
     def __init__(self, spec: Alibi, context: int, bits: int = 16):
         """Raises UnsupportedError for other bits than 16 and 8 and for tables above 2^30 bytes, FormatError for a bad context."""
-        if bits not in TABLE_FORMATS:
-            raise UnsupportedError(f"bits is {bits!r}; known are 16, 8")
+        self.bits = check_choice("bits", bits, tuple(TABLE_FORMATS))
         dtype, self.fraction_bits = TABLE_FORMATS[bits]
-        self.spec, self.context, self.bits = spec, check_context(context), bits
+        self.spec, self.context = spec, check_context(context)
         self.bytes = spec.heads * self.context * bits // 8
         if self.bytes > TABLE_BYTES_LIMIT:
             raise UnsupportedError(f"a table of {self.bytes} bytes for context {context} passes 2^30; use the slope plan")

@@ -8,7 +8,7 @@ import math
 import mpmath
 import numpy as np
 
-from ..errors import FormatError, UnsupportedError
+from ..errors import FormatError
 from ..fixedpoint import INT32_MAX, mantissa_shift, round_half_up, rshift_round
 from .alibi_plan import BIAS_BITS, relative_weight
 from .angles import EXACT_PREC
@@ -69,8 +69,7 @@ class LearnedBiasPlan(Plan):
 
         Raises FormatError for another shape, NaN, or values too large, UnsupportedError for other bits or another `per`.
         """
-        if bits not in FULL_SCALES:
-            raise UnsupportedError(f"bits is {bits!r}; known are {', '.join(map(str, FULL_SCALES))}")
+        check_choice("bits", bits, tuple(FULL_SCALES))
         values = np.asarray(values, dtype=np.float64)
         wanted = (spec.rows,) if spec.layers is None else (spec.layers, spec.rows)
         if values.ndim != len(wanted) + 1 or values.shape[:-1] != wanted or not values.shape[-1]:

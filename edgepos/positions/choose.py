@@ -97,8 +97,7 @@ def plan(
     FormatError for numbers out of range or a bad table.
     """
     check_choice("method", method, METHODS)
-    if isinstance(bits, bool) or bits not in BITS:
-        raise UnsupportedError(f"bits is {bits!r}; known are {', '.join(map(str, BITS))}")
+    check_choice("bits", bits, BITS)
     if context is not None:
         check_context(context)
     if max_bytes is not None:

@@ -25,7 +25,7 @@ from .plan import RotationPlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rotation
 from .sinusoidal import Sinusoidal, Sinusoidal2D
-from .spec import Spec, check_context, check_flag
+from .spec import Spec, check_choice, check_context, check_flag
 from .table_file import FORMATS, TableFile, json_text
 
 INDEX = "tables.json"
@@ -237,10 +237,7 @@ def stored_weights(directory: Path) -> np.ndarray | None:
 
 def _table_bits(bits: tuple[int, ...]) -> tuple[int, ...]:
     """The widths of tables asked for. Raises UnsupportedError for others than 16 and 8."""
-    wrong = [b for b in bits if b not in (16, 8)]
-    if wrong:
-        raise UnsupportedError(f"bits is {wrong[0]!r}; known are 16, 8")
-    return bits
+    return tuple(check_choice("bits", b, (16, 8)) for b in bits)
 
 
 def _bucket_row(spec: T5Bias) -> tuple[dict, TableFile, None]:

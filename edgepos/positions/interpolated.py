@@ -17,7 +17,7 @@ from ..fixedpoint import rope_phase, round_half_up, rshift_round
 from .phase_proof import FULL_SCALE, bound_of, interpolation_error, phase_terms, rounded_up
 from .plan import RotationPlan
 from .rope import Rotation
-from .spec import POSITION_LIMIT, check_context
+from .spec import POSITION_LIMIT, check_choice, check_context
 
 ENTRIES = (64, 128, 256, 512, 1024)
 ORDERS = {1: "linear", 2: "quadratic"}
@@ -78,8 +78,7 @@ class InterpolatedPlan(RotationPlan):
 
     def __post_init__(self):
         check_context(self.context)
-        if self.entries not in ENTRIES:
-            raise UnsupportedError(f"entries is {self.entries!r}; known are {', '.join(map(str, ENTRIES))}")
+        check_choice("entries", self.entries, ENTRIES)
         if self.order not in ORDERS:
             raise UnsupportedError(f"order is {self.order!r}; known are 1 (linear), 2 (quadratic)")
 

@@ -127,15 +127,14 @@ class LearnedPlan(Plan):
 
     def __init__(self, spec: Learned, table, bits: int = 16, per: str = "row"):
         """Raises FormatError for a bad table, UnsupportedError for other bits than 16 and 8 or another `per`."""
-        if bits not in FULL_SCALES:
-            raise UnsupportedError(f"bits is {bits!r}; known are 16, 8")
-        self.spec, self.bits, self.per = spec, bits, check_choice("per", per, ("row", "tensor"))
+        self.bits = check_choice("bits", bits, tuple(FULL_SCALES))
+        self.spec, self.per = spec, check_choice("per", per, ("row", "tensor"))
         values = check_table(table, spec)
         largest = np.abs(values).max(axis=1) if per == "row" else np.abs(values).max(keepdims=True).reshape(1)
         with mpmath.workprec(EXACT_PREC):
             factors = [mantissa_shift(mpmath.mpf(v) / FULL_SCALES[bits]) for v in largest.tolist()]
         self.factors = np.array(factors, dtype=np.int32)
-        unit = np.ldexp(self.factors[:, 0].astype(np.float64), -self.factors[:, 1])[:, None]
+        unit = self.scale[:, None]
         # m is rounded, so the largest entry may come out one above full scale: clip it back
         q = np.floor(np.divide(values, unit, out=np.zeros_like(values), where=unit != 0) + 0.5)
         q = np.clip(q, -FULL_SCALES[bits], FULL_SCALES[bits])
@@ -167,8 +166,7 @@ class LearnedPlan(Plan):
 
     def values(self, rows) -> np.ndarray:
         """The integers' values at rows, float64 [..., dim]."""
-        factors = np.broadcast_to(self.factors, (self.spec.count, 2))[rows]
-        return self.table[rows] * np.ldexp(factors[..., :1].astype(np.float64), -factors[..., 1:])
+        return self.table[rows] * np.broadcast_to(self.scale, self.spec.count)[rows][..., None]
 
     def certificate(self) -> dict:
         """The errors as data."""

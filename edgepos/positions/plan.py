@@ -21,7 +21,7 @@ from .exact import rounded_cos_sin
 from .float32 import Float32Distance, float32_distance
 from .phase_proof import FULL_SCALE, bound_of, phase_terms, runtime_interpolation
 from .rope import Rotation
-from .spec import POSITION_LIMIT, check_context
+from .spec import POSITION_LIMIT, check_choice, check_context
 
 TABLE_SCALES = {16: 32767, 8: 127}
 TABLE_BYTES_LIMIT = 2**30
@@ -220,9 +220,8 @@ class TablePlan(RotationPlan):
 
     def __init__(self, spec: Rotation, context: int, bits: int = 16):
         """Raises UnsupportedError for other bits than 16 and 8 and for tables above 2^30 bytes, FormatError for a bad context."""
-        if bits not in TABLE_SCALES:
-            raise UnsupportedError(f"bits is {bits!r}; known are 16, 8")
-        self.spec, self.context, self.bits = spec, check_context(context), bits
+        self.bits = check_choice("bits", bits, tuple(TABLE_SCALES))
+        self.spec, self.context = spec, check_context(context)
         self.full_scale = TABLE_SCALES[bits]
         self.bytes = check_bytes(self.size(spec, self.context, bits), context)
         dtype = np.int16 if bits == 16 else np.int8

@@ -51,10 +51,10 @@ def check_row(name: str, row, zero: bool = False) -> tuple[float, ...]:
     return tuple(0.0 if zero and is_number(v) and v == 0 else check_positive(f"{name}[{j}]", v) for j, v in enumerate(row))
 
 
-def check_choice(name: str, value, allowed: tuple[str, ...]) -> str:
+def check_choice(name: str, value, allowed: tuple):
     """`value` if it is one of `allowed`. Raises UnsupportedError naming `name`."""
     if value not in allowed:
-        raise UnsupportedError(f"{name} is {value!r}; known are {', '.join(allowed)}")
+        raise UnsupportedError(f"{name} is {value!r}; known are {', '.join(map(str, allowed))}")
     return value
 
 

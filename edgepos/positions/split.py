@@ -14,7 +14,7 @@ from .exact import rounded_cos_sin_at
 from .phase_proof import FULL_SCALE, bound_of, rounded_up
 from .plan import RotationPlan, check_bytes
 from .rope import Rotation
-from .spec import check_context
+from .spec import check_choice, check_context
 
 ENTRY_SCALES = {16: 32767, 32: 2**30}
 
@@ -31,8 +31,7 @@ class SplitPlan(RotationPlan):
 
     def __init__(self, spec: Rotation, context: int, entry_bits: int = 16):
         """Raises UnsupportedError for other entry_bits than 16 and 32 and for large tables, FormatError for a bad context."""
-        if entry_bits not in ENTRY_SCALES:
-            raise UnsupportedError(f"entry_bits is {entry_bits!r}; known are 16, 32")
+        check_choice("entry_bits", entry_bits, tuple(ENTRY_SCALES))
         if not spec.linear:
             raise UnsupportedError(f"{spec.encoding} has angles that do not add up over positions; use the table method")
         self.spec, self.context, self.entry_bits = spec, check_context(context), entry_bits
