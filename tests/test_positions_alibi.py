@@ -130,6 +130,17 @@ def test_bias_table_is_correctly_rounded_and_saturates(bits, fraction_bits, lowe
     assert plan.zero_distance()[0] == (45 if bits == 16 else 23) if heads == 8 else True
 
 
+@pytest.mark.parametrize("bits", [16, 8])
+def test_near_ties_are_decided_exactly(bits, monkeypatch):
+    """With every entry sent through 256-bit arithmetic the table is the same."""
+    from edgepos.positions import alibi_plan
+
+    spec = Alibi(5, user_slopes=(0.0, 1e-9, 0.01, 0.7, 1e9))
+    fast = BiasTablePlan(spec, 300, bits)
+    monkeypatch.setattr(alibi_plan, "PRODUCT_RADIUS", 1.0)
+    np.testing.assert_array_equal(BiasTablePlan(spec, 300, bits).table, fast.table)
+
+
 def test_int8_table_says_how_much_it_leaks():
     """numerics.md: 131072 saturated keys add up to about twice the weight of the nearest key."""
     eight, sixteen = BiasTablePlan(Alibi(8), 131072, 8), BiasTablePlan(Alibi(8), 131072, 16)

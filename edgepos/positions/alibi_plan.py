@@ -16,8 +16,7 @@ from ..errors import UnsupportedError
 from ..fixedpoint import alibi_bias, round_half_up
 from .alibi import EXACT_PREC, Alibi
 from .base import Plan
-from .entry_proof import worst_product
-from .exact import TIE_SLACK
+from .entry_proof import PRODUCT_RADIUS, worst_product
 from .spec import POSITION_LIMIT, check_choice, check_context, check_positions
 
 ZERO_WEIGHT_LOG2 = 40  # exp2_neg gives 0 from here on
@@ -169,8 +168,8 @@ class BiasTablePlan(Plan):
             step = min(mpmath.ldexp(slope, self.fraction_bits), mpmath.mpf(STEEP))
         scaled = np.minimum(np.arange(self.context) * float(step), STEEP) + 0.5
         rounded = np.floor(scaled)
-        part = scaled - rounded
-        for d in np.flatnonzero((rounded < STEEP) & ((part < TIE_SLACK) | (part > 1 - TIE_SLACK))).tolist():
+        part, radius = scaled - rounded, scaled * PRODUCT_RADIUS
+        for d in np.flatnonzero((rounded < STEEP) & ((part < radius) | (part > 1 - radius))).tolist():
             with mpmath.workprec(EXACT_PREC):
                 rounded[d] = round_half_up(d * step)
         return np.maximum(-rounded.astype(np.int64), self.saturated)

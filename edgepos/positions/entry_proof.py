@@ -20,6 +20,7 @@ from .phase_proof import rounded_up
 CHUNK = 2**17  # entries at a time
 CONTENDERS = 64  # entries that are decided in interval arithmetic at most, besides those near half a unit
 PRODUCTS = 4096  # likewise of products with a constant
+PRODUCT_RADIUS = 2.0**-51  # of float64 products with a rounded constant, relative: two roundings, and a third of the sum with 1/2
 FUNCTIONS = ("cos", "sin")
 GRID = 2.0**-32  # bounds are multiples of it, so that a check in float64 does not seem to pass them
 
@@ -90,7 +91,7 @@ def worst_product(factors: np.ndarray, step: mpmath.mpf, entries: np.ndarray) ->
     if not len(factors):
         return 0.0, 0
     products = factors * float(step)
-    errors, radius = np.abs(products - entries), np.abs(products) * 2.0**-51
+    errors, radius = np.abs(products - entries), np.abs(products) * PRODUCT_RADIUS
     least = float((errors - radius).max())
     near = (errors + radius >= least) | (np.abs(errors - 0.5) <= radius)
     candidates = np.flatnonzero(near)

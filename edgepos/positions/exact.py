@@ -12,8 +12,6 @@ from ..fixedpoint import round_half_up
 from .angles import EXACT_PREC, Angles
 from .enclosure import SCALED_RADIUS, interval_cos_sin
 
-TIE_SLACK = 1e-6  # of float64 products in tables that are not of angles: five orders above their error
-
 
 def exact_cos_sin(spec: Angles, position: int, pair: int, seq_len: int | None = None) -> tuple[mpmath.mpf, mpmath.mpf]:
     """cos and sin of one pair at one position to about 190 bits."""
