@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from .spec import Spec
 
 
-class Plan:
+class Plan(ABC):
     """Base of the plans.
 
     Attributes: spec; method; bits of the stored integers; bytes: size of the constants; scale: value of one unit of them (an array where
@@ -35,6 +37,10 @@ class Plan:
         object.__setattr__(self, "why", why)  # some plans are frozen
         return self
 
+    @abstractmethod
     def describe(self) -> str:
         """Method, bits, bytes and error in words."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def certificate(self) -> dict:
+        """The proof's terms as data."""

@@ -6,6 +6,7 @@ quarter wave that all models share. `TablePlan` is one correctly rounded row per
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,9 +70,9 @@ class RotationPlan(Plan):
         with mpmath.workprec(EXACT_PREC):
             return mantissa_shift(self.spec.exact_attention_factor() / self.full_scale)
 
+    @abstractmethod
     def cos_sin(self, positions) -> tuple[np.ndarray, np.ndarray]:
         """cos and sin as integers [n, pairs] each (without the attention factor); positions in 0 … context − 1."""
-        raise NotImplementedError
 
     def rotate_int16(self, x, positions) -> np.ndarray:
         """int16 [..., head_dim] rotated to its positions, int16 with saturation at ±32767; nothing wraps.
@@ -162,9 +163,9 @@ class RotationPlan(Plan):
         rotation = {name: {"component": self.rotation_bound(limit), "headroom": self.headroom(limit)} for name, limit in limits.items()}
         return result | {"rotation": rotation | {"stretch": self.stretch_bound()}}
 
+    @abstractmethod
     def terms(self) -> dict[str, float]:
         """The terms whose sum is the bound."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
