@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import EdgePosError, UnsupportedError
 from ..export import load
+from ..export.hf_folder import read_tokenizer
 from ..export.tokenizers import TokenizerSpec
 from ..program import EMBEDDING, GROUP, NONE, POOLS, POSITIONS, Header, Op, Operation, Program, Value
 from ..runtime.native import Image
@@ -30,8 +31,6 @@ def export_tokenizer(source: str | os.PathLike, out: str | os.PathLike) -> int:
     """
     source, out = Path(source), Path(out)
     if source.suffix == ".json" or (source.is_dir() and not (source / "config.json").is_file()):
-        from ..export.onnx_in.tokenizer import read_tokenizer  # its package takes a while to import
-
         spec, problem, bos_id, eos_ids, _ = read_tokenizer(source, MOST_TOKENS)
     else:
         model = load(source)

@@ -18,6 +18,7 @@ from edgepos.errors import UnsupportedError
 from ..canonical import CanonicalModel, read_license, readable, sha256_of
 from ..encoder_graph import OUTPUT, EncoderGraph
 from ..graph import GraphBuilder
+from ..hf_folder import TokenizerRead, read_tokenizer
 from ..sentence_head import SentenceHead, read_sentence_head
 from .activations import Softcap, identify
 from .check import check_same, lengths_of
@@ -28,7 +29,6 @@ from .module import load_module, token_ids
 from .pooling import EncoderFound, row_of
 from .reader import Reader
 from .sources import Linear, TokenIds
-from .tokenizer import no_tokenizer, read_tokenizer
 from .values import Form, Function, Sources, pure
 from .writer import LimitFound, Writer
 
@@ -92,7 +92,7 @@ def _canonical(
                 raise UnsupportedError(f"{found}; pass a context up to that") from None
             positions = limit.positions
     check_same(model, frame, found, positions, origin)
-    spec, problem, bos, eos, read = no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size)
+    spec, problem, bos, eos, read = _no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size)
     return CanonicalModel(
         model=found.model,
         tokenizer=spec,
@@ -105,6 +105,11 @@ def _canonical(
         bos_id=bos,
         tokenizer_problem=problem,
     )
+
+
+def _no_tokenizer() -> TokenizerRead:
+    """What a graph has by itself."""
+    return None, "an ONNX graph or module has none; give one with tokenizer= (--tokenizer)", None, (), []
 
 
 def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: bool, folder: Path | None) -> Found:
@@ -174,7 +179,6 @@ def _head(writer: Writer, logits) -> ir.Value:
 def _may_be_frequencies(tensor: ir.TensorProtocol) -> bool:
     floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
     return tensor.dtype in floats and 0 < tensor.size <= 4096 and sum(int(d) > 1 for d in tensor.shape) <= 1
-
 
 
 __all__ = ["load_model", "load_module", "load_onnx", "token_ids"]
