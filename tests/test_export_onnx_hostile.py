@@ -156,6 +156,19 @@ def test_foreign_domains_are_refused(tmp_path):
     refused(model, tmp_path, UnsupportedError, r"\(Mystery\): operator of domain 'com.example'; supported: standard operators")
 
 
+def test_a_node_without_name_and_outputs_is_refused(tmp_path):
+    model = decoder(domains={"com.example": 1})
+    model.graph.node.append(helper.make_node("Mystery", [], [], domain="com.example"))
+    refused(model, tmp_path, UnsupportedError, r"node '\?' \(Mystery\): operator of domain 'com.example'")
+
+
+def test_names_of_nodes_on_constants_are_shown_short_and_in_one_line(tmp_path):
+    model = decoder(mlp=lambda g, x: g.op("Add", x, g.op("Reshape", g.put(np.zeros(3, np.float32)), g.put(np.array([2], np.int64)))))
+    for node in model.graph.node:
+        node.name = "a\n" * 1000
+    refused(model, tmp_path, FormatError, r"^node 'a[a\\n]{55}\.\.\. \(Reshape\): cannot be computed")
+
+
 def test_unknown_operators_of_known_domains_are_refused(tmp_path):
     model = decoder(mlp=lambda g, x: g.op("MoE", x, domain="com.microsoft"), domains={"com.microsoft": 1})
     refused(model, tmp_path, UnsupportedError, r"node 'n\d+_MoE' \(MoE\): an operator on a tensor \[1, 11, 24\]; supported: of com.microsoft: BiasGelu")

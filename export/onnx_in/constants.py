@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from edgepos.errors import EdgePosError, FormatError, UnsupportedError
+from edgepos.errors import EdgePosError, FormatError
 
-from .looks import refuse
+from .looks import label, refuse
 
 MOST_ELEMENTS = 2**26  # of a computed constant
 MOST_MOVED = 2**23  # of a tensor that depends on the ids, at the length of reading
@@ -74,7 +74,7 @@ class Constants:
         except EdgePosError:
             raise
         except Exception as error:  # the reference raises whatever NumPy does
-            raise FormatError(f"node '{node.name}' ({node.op_type}): cannot be computed ({' '.join(str(error).split())[:200]})") from None
+            raise FormatError(f"{label(node)}: cannot be computed ({' '.join(str(error).split())[:200]})") from None
 
     def _evaluate(self, node: ir.Node, arguments: list[np.ndarray | None]) -> list[np.ndarray]:
         if node not in self._evaluators:
@@ -127,7 +127,7 @@ class Constants:
     def _shaped(self, value: ir.Value, node: ir.Node, length: int) -> np.ndarray:
         """A stand-in for a tensor of which only the shape is asked."""
         if node.op_type not in ("Shape", "Size") or value not in self._shapes:
-            raise UnsupportedError(f"node '{node.name}' ({node.op_type}): depends on the token ids; supported: constants")
+            raise refuse(node, "depends on the token ids", "constants")
         shape = [d // self.length * length if d % self.length == 0 else d for d in self._shapes[value]]
         return np.broadcast_to(np.float32(0), shape)
 
@@ -184,7 +184,7 @@ def _elements(node: ir.Node, arguments: list[np.ndarray | None]) -> int:
             axis = node.attributes.get_int("axis", 0)
             return arrays[1].size * math.prod(d for i, d in enumerate(arrays[0].shape) if i != axis % max(1, arrays[0].ndim))
     except (ValueError, TypeError, IndexError, OverflowError) as error:
-        raise FormatError(f"node '{node.name}' ({op}): its inputs do not fit together ({' '.join(str(error).split())[:160]})") from None
+        raise FormatError(f"{label(node)}: its inputs do not fit together ({' '.join(str(error).split())[:160]})") from None
     return sum(a.size for a in arrays)
 
 

@@ -14,6 +14,7 @@ import onnx_ir.passes.common as common
 from edgepos.errors import FormatError, UnsupportedError
 
 from ..shorten import shorten
+from .looks import label
 
 LARGEST_FILE = 2**31 - 1  # of a protobuf message
 LARGEST_TENSOR = 2**40  # bytes
@@ -129,7 +130,7 @@ def _check_nodes(model: ir.Model, origin: str) -> None:
     known = {(f.domain, f.name) for f in model.functions.values()}
     for graph in graphs:
         for node in graph:
-            name = f"{origin}: node {shorten(node.name or node.outputs[0].name or '?')} ({node.op_type})"
+            name = f"{origin}: {label(node)}"
             if (node.domain, node.op_type) in known:
                 continue
             if node.domain not in DOMAINS:
@@ -145,7 +146,7 @@ def _check_order(graph: ir.Graph, origin: str) -> None:
         for value in node.inputs:
             if value is not None and value not in known:
                 raise FormatError(
-                    f"{origin}: node {shorten(node.name or '?')} ({node.op_type}) reads {shorten(value.name or '?')}, which no earlier node makes "
+                    f"{origin}: {label(node)} reads {shorten(value.name or '?')}, which no earlier node makes "
                     "(a missing initializer or a cycle); export the model again"
                 )
         for attribute in node.attributes.values():
