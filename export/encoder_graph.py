@@ -25,9 +25,10 @@ POOLINGS = ("mean", "first", "last", "max")
 class EncoderGraph(GraphBuilder):
     """Builds one canonical graph with the output ``embedding`` [1, d]."""
 
-    def __init__(self, *, name: str, family: str, context: int, vocab_size: int):
-        super().__init__(name=name, family=family, context=context)
-        self._vocab_size = vocab_size
+    def embed(self, weight: Weight) -> ir.Value:
+        """Rows of ``weight`` [vocab, d] for ``input_ids`` -> [1, S, d]; the model notes how many there are."""
+        self._metadata["edgepos.vocabulary"] = str(weight.shape[0])
+        return super().embed(weight)
 
     def relative_bias(self, table: Weight, spec: T5Bias) -> ir.Value:
         """The mask of a learned bias ``table`` [rows, heads], [1, heads, S, S]; layers with one table share it.
@@ -68,23 +69,6 @@ class EncoderGraph(GraphBuilder):
         index = self._constant("pool.index", np.array(0 if kind == "first" else -1, np.int64))
         return self._op("Gather", [x, index], "pool", shape, output=output, axis=1)
 
-    def tanh(self, x: ir.Value, name: str, *, output: str | None = None) -> ir.Value:
-        """tanh of every component."""
-        return self._op("Tanh", [x], name, tuple(x.shape), output=output)
-
-    def dense(self, x: ir.Value, name: str, weight: Weight, bias: Weight | None, *, output: str | None = None) -> ir.Value:
-        """x [1, in] times the transpose of weight [out, in], plus bias [out] -> [1, out]."""
-        rows = weight.shape[0]
-        transposed = self._op("Transpose", [self._weight(weight)], f"{name}.weight_t", weight.shape[::-1], perm=[1, 0])
-        product = self._op("MatMul", [x, transposed], name, (1, rows), output=None if bias else output)
-        return product if bias is None else self._op("Add", [product, self._weight(bias)], f"{name}.bias", (1, rows), output=output)
-
     def unit(self, x: ir.Value, name: str, *, output: str | None = None) -> ir.Value:
         """x over its Euclidean norm."""
         return self._op("LpNormalization", [x], name, tuple(x.shape), output=output, axis=-1, p=2)
-
-    def finish(self, embedding: ir.Value) -> ir.Model:
-        """The model with the output ``embedding``."""
-        model = super().finish(embedding)
-        model.metadata_props["edgepos.vocabulary"] = str(self._vocab_size)
-        return model

@@ -45,8 +45,8 @@ class GraphBuilder:
 
     def __init__(self, *, name: str, family: str, context: int):
         self._name = name
-        self._family = family
         self._context = context
+        self._metadata = {"edgepos.context": str(context), "edgepos.family": family}
         self._inputs: list[ir.Value] = []
         self._outputs: list[ir.Value] = []
         self._nodes: list[ir.Node] = []
@@ -136,9 +136,9 @@ class GraphBuilder:
         *,
         output: str | None = None,
     ) -> ir.Value:
-        """x [1, S, in] times the transpose of weight [out, in], plus bias [out] -> [1, S, out]."""
+        """x [1, S, in], or a row [1, in], times the transpose of weight [out, in], plus bias [out] -> [1, S, out] or [1, out]."""
         out_features, in_features = weight.shape
-        shape = (1, "S", out_features)
+        shape = (*x.shape[:-1], out_features)
         transposed = self._op(
             "Transpose",
             [self._weight(weight)],
@@ -193,9 +193,9 @@ class GraphBuilder:
         """1 / (1 + exp(-x))."""
         return self._op("Sigmoid", [x], name, tuple(x.shape))
 
-    def tanh(self, x: ir.Value, name: str) -> ir.Value:
+    def tanh(self, x: ir.Value, name: str, *, output: str | None = None) -> ir.Value:
         """The hyperbolic tangent."""
-        return self._op("Tanh", [x], name, tuple(x.shape))
+        return self._op("Tanh", [x], name, tuple(x.shape), output=output)
 
     def gelu_tanh(self, x: ir.Value, name: str) -> ir.Value:
         """The tanh approximation of GELU."""
@@ -389,11 +389,11 @@ class GraphBuilder:
         self._outputs += present
         return y
 
-    def finish(self, logits: ir.Value) -> ir.Model:
-        """The model with outputs logits, present_key.0, present_value.0, ..."""
+    def finish(self, output: ir.Value) -> ir.Model:
+        """The model with outputs logits (or the embedding), present_key.0, present_value.0, ..."""
         graph = ir.Graph(
             self._inputs,
-            [logits, *self._outputs],
+            [output, *self._outputs],
             nodes=self._nodes,
             initializers=list(self._initializers.values()),
             opset_imports={"": OPSET},
@@ -403,5 +403,5 @@ class GraphBuilder:
             graph,
             ir_version=IR_VERSION,
             producer_name="edgepos",
-            metadata_props={"edgepos.context": str(self._context), "edgepos.family": self._family},
+            metadata_props=self._metadata,
         )

@@ -51,7 +51,7 @@ class SentenceHead:
         x = graph.pool(x, self.pooling, output=OUTPUT if not last else None)
         for i, layer in enumerate(self.dense):
             end = OUTPUT if not self.normalize and i + 1 == len(self.dense) else None
-            x = graph.dense(x, f"dense.{i}", layer.weight, layer.bias, output=None if layer.tanh else end)
+            x = graph.linear(x, f"dense.{i}", layer.weight, layer.bias, output=None if layer.tanh else end)
             x = graph.tanh(x, f"dense.{i}.tanh", output=end) if layer.tanh else x
         return graph.unit(x, "normalize", output=OUTPUT) if self.normalize else x
 

@@ -58,7 +58,7 @@ class EncoderNames:
 def build(shape: EncoderShape, tensors: TensorSet, names: EncoderNames, head: SentenceHead, name: str, *, family: str) -> ir.Model:
     """The canonical graph; takes every tensor it needs from ``tensors``."""
     s = shape
-    graph = EncoderGraph(name=name, family=family, context=s.context, vocab_size=s.vocab_size)
+    graph = EncoderGraph(name=name, family=family, context=s.context)
 
     def weight(module: str, *dims: int) -> Weight:
         return tensors.take(f"{module}.weight", dims)

@@ -123,8 +123,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     constants = Constants(graph, [(frame.ids, None), *frame.others.items()], length)
     sources = Sources(length)
     inv_freqs = [np.ravel(as_numpy(v.const_value)) for v in graph.initializers.values() if _may_be_frequencies(v.const_value)]
-    # The vocabulary of an encoder is known once its embedding has been read.
-    builder = EncoderGraph(name=name, family=FAMILY, context=context, vocab_size=0) if encoder else GraphBuilder(name=name, family=FAMILY, context=context)
+    builder = (EncoderGraph if encoder else GraphBuilder)(name=name, family=FAMILY, context=context)
     writer = Writer(builder, sources, constants, context, inv_freqs, frame.fixed, encoder)
     reader = Reader(graph, constants, writer)
     reader.values[frame.ids] = sources.form(sources.new(TokenIds(), 1), (1,) * (len(frame.ids.shape) - 1) + (length,))
@@ -139,11 +138,8 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
         raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")
     if writer.embedding is None:
         raise writer.refuse("an encoder without a table of embeddings", "models that read token ids")
-    rows = len(writer.embedding[1])
     value, compared, files = _embedding(writer, result, folder)
-    finished = builder.finish(value)
-    finished.metadata_props["edgepos.vocabulary"] = str(rows)
-    return Found(finished, writer.foreign, rows, compared, files)
+    return Found(builder.finish(value), writer.foreign, len(writer.embedding[1]), compared, files)
 
 
 def _embedding(writer: Writer, result, folder: Path | None) -> tuple[ir.Value, str, tuple[Path, ...]]:
