@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from .errors import ContextError, EdgePosError
+from .whole_file import whole_file
 
 
 class Embeds:
@@ -71,16 +71,9 @@ def cosines(rows: np.ndarray) -> np.ndarray:
 
 
 def write_rows(path: Path, rows: np.ndarray) -> None:
-    """Write an array to a .npy file, under another name until it is complete. Raises EdgePosError when it cannot be written."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            np.save(file, rows, allow_pickle=False)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise EdgePosError(f"{path}: cannot be written ({error.strerror}); choose a writable place with enough room") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write an array to a .npy file, whole or not at all. Raises EdgePosError when it cannot be written."""
+    with whole_file(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, rows, allow_pickle=False)
 
 
 def check_output(session, *, embedding: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from edgepos.report.build import measure
 from edgepos.report.files import write
 from edgepos.report.windows import Text
 from edgepos.resources import tiny_model_dir
+from edgepos.whole_file import whole_file
 
 ENGINES = ("c", "golden", "onnx")
 
@@ -209,6 +211,28 @@ def test_a_report_that_cannot_be_written_is_one_error(copy, monkeypatch):
         write(opened, report)
     assert (copy / "report.json").read_bytes() == before
     assert not list(copy.glob(".*.tmp"))
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    file = tmp_path / ("n" * 251 + ".npy")  # the longest name there is
+    file.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), whole_file(file) as temporary:
+        temporary.write_bytes(b"half")
+        raise ZeroDivisionError
+    assert file.read_bytes() == b"old" and list(tmp_path.iterdir()) == [file]
+    with whole_file(file) as temporary:
+        temporary.write_bytes(b"new")
+    assert file.read_bytes() == b"new" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("place", ["none/a", "file/a", "folder", "n" * 256, "."])
+def test_a_place_that_takes_no_file_is_one_error(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(EdgePosError, match="cannot be written"), whole_file(Path(place)) as temporary:
+        temporary.write_bytes(b"x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_a_link_is_never_replaced(copy):

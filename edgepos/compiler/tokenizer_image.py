@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import EdgePosError, UnsupportedError
+from ..errors import UnsupportedError
 from ..export import load
 from ..export.hf_folder import read_tokenizer
 from ..export.tokenizers import TokenizerSpec
@@ -16,6 +16,7 @@ from ..program import EMBEDDING, GROUP, NONE, POOLS, POSITIONS, Header, Op, Oper
 from ..runtime.native import Image
 from ..runtime.tokenizer import Tokenizer
 from ..fixedpoint import fnv1a64
+from ..whole_file import whole_file
 from .gguf_file import Facts, write
 from .tokenizer_tensors import add_tokenizer
 
@@ -37,17 +38,10 @@ def export_tokenizer(source: str | os.PathLike, out: str | os.PathLike) -> int:
         spec, problem, bos_id, eos_ids = model.tokenizer, model.tokenizer_problem, model.bos_id, model.eos_ids
     if spec is None:
         raise UnsupportedError(f"{source.name}: {problem or 'has no tokenizer'}")
-    temporary = out.with_name(f".{out.name}.tmp")
-    try:
+    with whole_file(out) as temporary:
         write(temporary, smallest_program(spec, bos_id, eos_ids), Facts(name=source.stem, license=""))
         Tokenizer(Image(temporary.read_bytes(), out.name))
-        size = temporary.stat().st_size
-        os.replace(temporary, out)
-    except OSError as error:
-        raise EdgePosError(f"{out}: cannot be written ({error.strerror}); choose a writable place with enough room") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    return size
+        return temporary.stat().st_size
 
 
 def tokenizer(spec: TokenizerSpec, bos_id: int | None = None, eos_ids: tuple[int, ...] = ()) -> Tokenizer:

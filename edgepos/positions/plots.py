@@ -5,13 +5,13 @@ Needs matplotlib, which is the extra `plots`.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ..errors import EdgePosError, FormatError, UnsupportedError
+from ..errors import EdgePosError, UnsupportedError
+from ..whole_file import whole_file
 from .alibi import Alibi
 from .curves import UNITS, Curves, errors, heat, similarity
 from .learned import Learned
@@ -29,7 +29,7 @@ def draw(spec: Spec, output: Path, context: int, weights=None, name: str = "") -
     """Write the four panels of `spec` for `context` positions to a .png or .svg file.
 
     weights: the learned table, for what has one. Raises UnsupportedError without matplotlib, for another suffix and for a spec that
-    has nothing to draw.
+    has nothing to draw, EdgePosError when the file cannot be written.
     """
     check_context(context)
     if output.suffix not in FORMATS:
@@ -64,14 +64,8 @@ def _figure():
 
 
 def _save(figure, output: Path) -> None:
-    work = output.with_name(f".{output.name}.part")
-    try:
+    with whole_file(output) as work:
         figure.savefig(work, format=output.suffix[1:], dpi=120, metadata={"Date": None} if output.suffix == ".svg" else None)
-        os.replace(work, output)
-    except OSError as error:
-        raise FormatError(f"{output}: {error.strerror}") from None
-    finally:
-        work.unlink(missing_ok=True)
 
 
 def _heat_map(axis, spec: Spec, context: int, weights) -> None:

@@ -70,8 +70,5 @@ def write_comparison(file: Path, rows: list[dict], title: str, failed: list[dict
     """Write the page to `file` (a name that ends in .html) and its rows beside it as .json. Raises EdgePosError when that cannot be done."""
     if file.suffix != ".html":
         raise EdgePosError(f"{file}: a name that ends in .html is needed")
-    try:
-        replace_file(file.with_suffix(".json"), dumps({"title": title, "rows": rows, "failed": failed or []}).encode("utf-8"))
-        replace_file(file, comparison_page(rows, title, failed).encode("utf-8"))
-    except OSError as error:
-        raise EdgePosError(f"{file}: cannot be written ({error.strerror}); choose a writable place") from None
+    replace_file(file.with_suffix(".json"), dumps({"title": title, "rows": rows, "failed": failed or []}).encode("utf-8"))
+    replace_file(file, comparison_page(rows, title, failed).encode("utf-8"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
-from ..errors import EdgePosError
+from ..whole_file import whole_file
 from .markdown import render
 from .page import page
 
@@ -21,21 +20,14 @@ def write(bundle, report: dict) -> None:
     contents = {"report.json": dumps(report).encode("utf-8"), "report.md": render(report).encode("utf-8"), "report.html": page(report).encode("utf-8")}
     entries = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()}
     contents["manifest.json"] = dumps({**manifest, "files": {**manifest["files"], **entries}}).encode("utf-8")
-    try:
-        for name, data in contents.items():
-            replace_file(bundle.path / name, data)
-    except OSError as error:
-        raise EdgePosError(f"{bundle.path}: the report cannot be written ({error.strerror}); make room or choose a writable bundle") from None
+    for name, data in contents.items():
+        replace_file(bundle.path / name, data)
 
 
 def replace_file(file: Path, data: bytes) -> None:
-    """Write a file under a temporary name, then give it its own."""
-    temporary = file.with_name(f".{file.name}.tmp")
-    try:
+    """Write a file, whole or not at all. Raises EdgePosError when it cannot be written."""
+    with whole_file(file) as temporary:
         temporary.write_bytes(data)
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def dumps(report: dict) -> str:

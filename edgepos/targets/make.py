@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import EdgePosError, UnsupportedError
+from ..whole_file import whole_file
 from . import BOARDS, baremetal, build, runtime_of, tools
 from .elf import section_sizes
 from .features import definitions
@@ -90,17 +90,11 @@ def _check(of: Target, built: Product, wish: Wish) -> None:
 
 
 def _place(file: Path, output: Path) -> None:
-    """Copy beside the place, then rename: no half program is ever there."""
+    """Copy a program to its place."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
-    os.close(handle)
-    try:
+    with whole_file(output) as temporary:
         shutil.copyfile(file, temporary)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, output)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        temporary.chmod(0o755)
 
 
 def _model_object(bundle, runtime: Path, compiler: str, flags, folder: Path) -> Path:
