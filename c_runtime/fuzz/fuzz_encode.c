@@ -1,6 +1,7 @@
 /* libFuzzer harness: any bytes are encoded by every kind of tokenizer, in buffers of exactly the size the API asks for. */
 #include <stdlib.h>
 
+#include "exercise.h"
 #include "image.h"
 #include "internal.h"
 
@@ -29,21 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int32_t kind = 0; kind <= BYTE_LEVEL_ALONE; kind++) open_as(&models[kind], kind);
     ready = 1;
   }
-  const char *bytes;
-  for (int kind = 0; kind <= BYTE_LEVEL_ALONE; kind++) {
-    const ep_model *model = &models[kind];
-    size_t words = ep_encode_scratch(model, (const char *)data, size), max = words / 4, n, less, length;
-    int32_t *ids = malloc(max * sizeof *ids), *scratch = malloc(words * sizeof *scratch);
-    if (!ids || !scratch) abort();
-    if (ep_encode(model, (const char *)data, size, 1, ids, max, scratch, &n) != EP_OK || n > max) abort();
-    if (n > 0 && (ep_encode(model, (const char *)data, size, 1, ids, n - 1, scratch, &less) != EP_ERR_BUFFER || less != n)) abort();
-    for (size_t i = 0; i + 1 < n; i++) {
-      if (ep_token_bytes(model, i ? ids[i - 1] : -1, ids[i], &bytes, &length) != EP_OK) abort();
-      if (length && ep_utf8_pending(bytes, length) > 3) abort();
-    }
-    free(scratch);
-    free(ids);
-  }
+  for (int kind = 0; kind <= BYTE_LEVEL_ALONE; kind++) exercise_text(&models[kind], (const char *)data, size);
   if (size && ep_utf8_pending((const char *)data, size) > 3) abort();
   return 0;
 }

@@ -44,21 +44,6 @@ static void change(const ep_program *p, const int32_t *valid, uint8_t *image, co
     ((int32_t *)(void *)tensor)[at] = changed(((int32_t *)(void *)tensor)[at], c[3], c[4]);
 }
 
-/* The text by itself and as what a user says, in buffers of exactly the sizes asked for. */
-static void use(const ep_model *model, const char *text, size_t size) {
-  size_t words = ep_encode_scratch(model, text, size), n = 0, length;
-  if (words == 0) return;
-  int32_t *ids = malloc(words), *scratch = malloc(words * sizeof *scratch);
-  const char *bytes;
-  if (!ids || !scratch) abort();
-  if (ep_encode(model, text, size, 1, ids, words / 4, scratch, &n) != EP_OK || n > words / 4) abort();
-  for (size_t i = 0; i < n; i++)
-    if (ep_token_bytes(model, i ? ids[i - 1] : -1, ids[i], &bytes, &length) != EP_OK) abort();
-  free(scratch);
-  free(ids);
-  exercise_chat(model, text, size);
-}
-
 /* Poison padding and all tensors but tables, which ep_open reads and nothing after it: what reads behind a table then meets poison. */
 static void poison(const ep_program *p) {
   for (int32_t t = 1; t < p->n_tensors; t++) {
@@ -95,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   at += at < size && data[at] == TEXT;
   if (ep_open(&model, image, bytes, NULL) == EP_OK && ep_program_of(&found, &model)) {
     poison(&found);
-    use(&model, (const char *)data + at, size - at);
+    exercise_text(&model, (const char *)data + at, size - at);
+    exercise_chat(&model, (const char *)data + at, size - at);
   }
   __asan_unpoison_memory_region(image, bytes);
   return 0;

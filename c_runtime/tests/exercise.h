@@ -9,19 +9,33 @@
 enum { MOST_ARENA = 1 << 24 };
 static const uint64_t MOST_WORK = 1u << 23; /* weight bytes per token: larger programs are opened only */
 
+/* A text in buffers of exactly the sizes asked for, with BOS if the model has one, and its ids as text again. */
+static inline void exercise_text(const ep_model *model, const char *text, size_t size) {
+  ep_info info;
+  const char *bytes;
+  size_t words = ep_encode_scratch(model, text, size), max = words / 4, n, less, length;
+  if (words == 0) return;
+  if (ep_model_info(model, &info) != EP_OK) abort();
+  int bos = info.bos >= 0 || ep_adds_bos(model);
+  int32_t *ids = (int32_t *)malloc(max * sizeof *ids), *scratch = (int32_t *)malloc(words * sizeof *scratch);
+  if (!ids || !scratch) abort();
+  if (ep_encode(model, text, size, bos, ids, max, scratch, &n) != EP_OK || n > max) abort();
+  if (n > 0 && (ep_encode(model, text, size, bos, ids, n - 1, scratch, &less) != EP_ERR_BUFFER || less != n)) abort();
+  for (size_t i = 0; i < n; i++) {
+    if (ep_token_bytes(model, i ? ids[i - 1] : -1, ids[i], &bytes, &length) != EP_OK) abort();
+    if (length && ep_utf8_pending(bytes, length) > 3) abort();
+  }
+  free(scratch);
+  free(ids);
+}
+
 static inline void exercise_tokenizer(const ep_model *model, const ep_info *info) {
   static const char text[] = "ab cd!!\"#\xf0\x9f\x98\x80";
   const char *bytes;
-  size_t n = 0, length = 0, size = ep_encode_scratch(model, text, sizeof text - 1);
-  if (size == 0) return;
-  int32_t *ids = (int32_t *)malloc(size / 4 * sizeof *ids), *scratch = (int32_t *)malloc(size * sizeof *scratch);
-  if (!ids || !scratch) abort();
-  if (ep_encode(model, text, sizeof text - 1, ep_adds_bos(model), ids, size / 4, scratch, &n) != EP_OK && n > size / 4) abort();
-  for (size_t i = 0; i < n; i++) ep_token_bytes(model, i ? ids[i - 1] : -1, ids[i], &bytes, &length);
+  size_t length = 0;
+  exercise_text(model, text, sizeof text - 1);
   ep_token_bytes(model, info->bos, info->vocab - 1, &bytes, &length);
   if (length) ep_utf8_pending(bytes, length);
-  free(scratch);
-  free(ids);
 }
 
 /* Conversations of no to three messages that say the text and part of it. */
