@@ -500,25 +500,21 @@ AVX2 static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, con
 
 void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_AVX2)) return;
-  *table = (ep_kernels){.name = "avx2",
-                        .narrow16 = narrow16,
-                        .linear_w8 = linear_w8,
-                        .linear_w8g32 = linear_w8g32,
-                        .linear_w4g32 = linear_w4g32,
-                        .score_kv16 = score_kv16,
-                        .score_kv8 = score_kv8,
-                        .mix_kv16 = mix_kv16,
-                        .mix_kv8 = mix_kv8,
-                        .scale_kv16 = scale_kv16,
-                        .scale_kv8 = scale_kv8,
-                        .exponentials = exponentials,
-                        .align_kv16 = align_kv16,
-                        .requant = requant,
-                        .requant_rows = requant_rows,
-                        .add = table->add,
-                        .mul = table->mul,
-                        .act = table->act,
-                        .norm = table->norm};
+  table->name = "avx2";
+  table->narrow16 = narrow16;
+  table->linear_w8 = linear_w8;
+  table->linear_w8g32 = linear_w8g32;
+  table->linear_w4g32 = linear_w4g32;
+  table->score_kv16 = score_kv16;
+  table->score_kv8 = score_kv8;
+  table->mix_kv16 = mix_kv16;
+  table->mix_kv8 = mix_kv8;
+  table->scale_kv16 = scale_kv16;
+  table->scale_kv8 = scale_kv8;
+  table->exponentials = exponentials;
+  table->align_kv16 = align_kv16;
+  table->requant = requant;
+  table->requant_rows = requant_rows;
 }
 
 #else

@@ -38,13 +38,10 @@ AVX512 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t sh
   }
 }
 
-/* Eight rows of all tokens; m, h, ... in scales. Returns 0, with nothing done, for numbers that requant8 does not take. */
-INLINE int rows8(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less, size_t rows,
-                 int32_t tokens, uint64_t *count) {
+/* Eight rows of all tokens; m, h, ... in scales; most: of less. Returns 0, with nothing done, for numbers that requant8 does not take. */
+INLINE int rows8(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less, int32_t most,
+                 size_t rows, int32_t tokens, uint64_t *count) {
   __m512i m = load(scales), h = _mm512_add_epi64(_mm512_srai_epi64(m, 32), _mm512_set1_epi64((int64_t)shift - 33));
-  int32_t most = less[0];
-  for (int32_t t = 1; t < tokens; t++)
-    if (less[t] > most) most = less[t];
   if (_mm512_movepi64_mask(_mm512_sub_epi64(h, _mm512_set1_epi64(most))) || lowest(m)) return 0;
   __mmask8 negative = _mm512_movepi64_mask(_mm512_slli_epi64(m, 32));
   m = _mm512_abs_epi32(m);
@@ -55,9 +52,11 @@ INLINE int rows8(int32_t *y, size_t stride, const int64_t *acc, const int32_t *s
 
 AVX512 static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
                          int32_t rows, int32_t tokens, uint64_t *count) {
-  int32_t r = 0;
-  for (; r < rows; r += 8) {
-    if (r + 8 <= rows && rows8(y + r, stride, acc + r, scales + 2 * r, shift, less, (size_t)rows, tokens, count)) continue;
+  int32_t most = less[0];
+  for (int32_t t = 1; t < tokens; t++)
+    if (less[t] > most) most = less[t];
+  for (int32_t r = 0; r < rows; r += 8) {
+    if (r + 8 <= rows && rows8(y + r, stride, acc + r, scales + 2 * r, shift, less, most, (size_t)rows, tokens, count)) continue;
     for (int32_t t = 0; t < tokens; t++)
       for (int32_t k = r; k < r + 8 && k < rows; k++)
         y[(size_t)t * stride + (size_t)k] =

@@ -36,6 +36,16 @@ INLINE __m512i load16(const int16_t *p, size_t n) {
   return _mm512_cvtepi16_epi64(_mm_maskz_loadu_epi16((__mmask8)first(n), p));
 }
 
+/* Two numbers side by side, in every dword: what vpdpwssd multiplies pairs by. */
+INLINE __m512i pair_at(const int16_t *p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return _mm512_set1_epi32(pair);
+}
+
+/* high of x = high * 256 + low, both signed bytes. */
+INLINE __m512i high_byte(__m512i x) { return _mm512_srai_epi16(_mm512_add_epi16(x, _mm512_set1_epi16(128)), 8); }
+
 /* sat32 of eight, counted. */
 INLINE void put(int32_t *y, __m512i v, uint64_t *count) {
   __m256i s = _mm512_cvtsepi64_epi32(v);

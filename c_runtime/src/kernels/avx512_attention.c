@@ -66,7 +66,7 @@ INLINE void score(int64_t *out, const int16_t *q, const int8_t *k, size_t dim, s
       x.there[i] = part > 32 * i ? (__mmask32)first(part - 32 * i) : 0;
       x.low[i] = _mm512_maskz_loadu_epi16(x.there[i], q + from + 32 * i);
       if (bytes == 1) continue;
-      x.high[i] = _mm512_srai_epi16(_mm512_add_epi16(x.low[i], _mm512_set1_epi16(128)), 8);
+      x.high[i] = high_byte(x.low[i]);
       x.low[i] = _mm512_srai_epi16(_mm512_slli_epi16(x.low[i], 8), 8);
     }
     if (part > 96) score_part(out, &x, at, stride, n, 4, bytes, from > 0);
@@ -97,12 +97,6 @@ INLINE void cut(int16_t pieces[PIECES][KEYS], const int32_t *p, size_t n) {
     _mm256_storeu_si256((__m256i *)(pieces[1] + j), _mm512_cvtepi32_epi16(_mm512_and_si512(_mm512_srli_epi32(v, 10), ten)));
     _mm256_storeu_si256((__m256i *)(pieces[2] + j), _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 20)));
   }
-}
-
-INLINE __m512i pair_at(const int16_t *p) {
-  int32_t pair;
-  __builtin_memcpy(&pair, p, sizeof pair);
-  return _mm512_set1_epi32(pair);
 }
 
 INLINE void add8(int64_t *acc, const __m256i piece[PIECES], __mmask8 there) {

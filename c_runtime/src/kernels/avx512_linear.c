@@ -27,14 +27,14 @@ typedef struct token {
 enum { BIAS_W8 = 1 << 18, BIAS_W4 = 1 << 16 }; /* of a sum of four, then eight products of bytes, before it is shifted by 8 */
 
 INLINE int32_t split_w8(token *to, const int16_t *x, size_t c) {
-  __m512i v = load(x + c), high = _mm512_srai_epi16(_mm512_add_epi16(v, _mm512_set1_epi16(128)), 8);
+  __m512i v = load(x + c), high = high_byte(v);
   _mm256_storeu_si256((__m256i *)(to->high + c), _mm512_cvtepi16_epi8(high));
   _mm256_storeu_si256((__m256i *)(to->low + c), _mm512_cvtepi16_epi8(v));
   return _mm512_reduce_add_epi32(_mm512_madd_epi16(v, _mm512_set1_epi16(1)));
 }
 
 INLINE void split_w4(token *to, const int16_t *x, size_t c) {
-  __m512i v = load(x + c), high = _mm512_srai_epi16(_mm512_add_epi16(v, _mm512_set1_epi16(128)), 8);
+  __m512i v = load(x + c), high = high_byte(v);
   size_t even = c / 128 * 128 + c % 128 / 2;
   _mm_storeu_si128((__m128i *)(to->high + even), _mm512_cvtepi32_epi8(high));
   _mm_storeu_si128((__m128i *)(to->high + even + 64), _mm512_cvtepi32_epi8(_mm512_srli_epi32(high, 16)));
@@ -253,12 +253,6 @@ INLINE void fill(panel *to, const ep_tile *tile, size_t r, size_t i, size_t grou
   }
 }
 
-INLINE __m512i pair_of(const int16_t *x) {
-  int32_t pair;
-  __builtin_memcpy(&pair, x, sizeof pair);
-  return _mm512_set1_epi32(pair);
-}
-
 /* s[k] += one group of the panel against n <= 8 tokens. */
 INLINE void products(__m512i *s, const int16_t *w, const int16_t *x, size_t cols, int n) {
   for (size_t p = 0; p < 16; p += 4, w += 4 * 32, x += 8) {
@@ -268,7 +262,7 @@ INLINE void products(__m512i *s, const int16_t *w, const int16_t *x, size_t cols
     UNROLL for (size_t q = 0; q < 4; q++) {
       __m512i pairs = load(w + 32 * q);
       UNROLL for (int k = 0; k < n; k++)
-        s[k] = _mm512_dpwssd_epi32(s[k], pairs, pair_of(half[k / 4] + (size_t)(k % 4) * cols + 2 * q));
+        s[k] = _mm512_dpwssd_epi32(s[k], pairs, pair_at(half[k / 4] + (size_t)(k % 4) * cols + 2 * q));
     }
   }
 }
