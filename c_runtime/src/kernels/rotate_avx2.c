@@ -84,6 +84,16 @@ INLINE void halves(__m256i *a, __m256i *b, const turn *t, const amplitude *by) {
   *b = joined(_mm256_madd_epi16(low, t->second[0]), _mm256_madd_epi16(high, t->second[1]), by);
 }
 
+/* Sixteen pairs in two vectors, of their components or of eight pairs each. */
+INLINE void turn_pairs(__m256i *a, __m256i *b, const turn *t, int half, const amplitude *by) {
+  if (half) {
+    halves(a, b, t, by);
+    return;
+  }
+  *a = interleaved(*a, t, 0, by);
+  *b = interleaved(*b, t, 1, by);
+}
+
 /* Two vectors of int16 as int8 within +-127, in order. */
 INLINE __m256i narrow(__m256i low, __m256i high) {
   __m256i v = _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8);
@@ -95,15 +105,9 @@ INLINE void block16(int16_t *x, const turn *turns, int32_t n, const ep_rotation 
   amplitude by = amplitude_of(how, q15);
   for (size_t h = 0; h < (size_t)how->heads; h++)
     for (int32_t j = 0; j < n; j += STEP) {
-      const turn *t = turns + j / STEP;
       int16_t *a = x + h * (size_t)how->stride + (half ? j : 2 * j), *b = a + (half ? how->pairs : STEP);
       __m256i va = load(a), vb = load(b);
-      if (half) {
-        halves(&va, &vb, t, &by);
-      } else {
-        va = interleaved(va, t, 0, &by);
-        vb = interleaved(vb, t, 1, &by);
-      }
+      turn_pairs(&va, &vb, turns + j / STEP, half, &by);
       store(a, va);
       store(b, vb);
     }
@@ -113,36 +117,30 @@ INLINE void block8(int8_t *x, const turn *turns, int32_t n, const ep_rotation *h
   amplitude by = amplitude_of(how, q15);
   for (size_t h = 0; h < (size_t)how->heads; h++)
     for (int32_t j = 0; j < n; j += STEP) {
-      const turn *t = turns + j / STEP;
       int8_t *a = x + h * (size_t)how->stride + (half ? j : 2 * j), *b = a + (half ? how->pairs : STEP);
       __m256i va = widen(a), vb = widen(b);
-      if (half) {
-        halves(&va, &vb, t, &by);
-      } else {
-        va = interleaved(va, t, 0, &by);
-        vb = interleaved(vb, t, 1, &by);
-      }
+      turn_pairs(&va, &vb, turns + j / STEP, half, &by);
       __m256i y = narrow(va, vb);
       _mm_storeu_si128((__m128i *)a, _mm256_castsi256_si128(y));
       _mm_storeu_si128((__m128i *)b, _mm256_extracti128_si256(y, 1));
     }
 }
 
-#define ROTATE(name, type, block)                                                                     \
-  AVX2 int32_t name(type *x, const int16_t *c, const int16_t *s, const ep_rotation *how) {            \
-    int half = how->layout == EP_ROPE_HALF;                                                           \
-    int32_t all = how->pairs & -STEP;                                                                 \
-    turn turns[EP_ROTATE_BLOCK / STEP];                                                               \
-    if (!all || how->amp_shift < 32 || !fits(c, s, all)) return 0;                                                 \
-    for (int32_t j = 0; j < all; j += EP_ROTATE_BLOCK) {                                              \
-      int32_t n = all - j < EP_ROTATE_BLOCK ? all - j : EP_ROTATE_BLOCK;                              \
-      for (int32_t k = 0; k < n; k += STEP) turns[k / STEP] = turn_of(c + j + k, s + j + k, half);    \
-      if (half && ep_rotate_is_q15(how)) block(x + j, turns, n, how, 1, 1);                           \
-      if (half && !ep_rotate_is_q15(how)) block(x + j, turns, n, how, 1, 0);                          \
-      if (!half && ep_rotate_is_q15(how)) block(x + 2 * (size_t)j, turns, n, how, 0, 1);              \
-      if (!half && !ep_rotate_is_q15(how)) block(x + 2 * (size_t)j, turns, n, how, 0, 0);             \
-    }                                                                                                 \
-    return all;                                                                                       \
+#define ROTATE(name, type, block)                                                                  \
+  AVX2 int32_t name(type *x, const int16_t *c, const int16_t *s, const ep_rotation *how) {         \
+    int half = how->layout == EP_ROPE_HALF;                                                        \
+    int32_t all = how->pairs & -STEP;                                                              \
+    turn turns[EP_ROTATE_BLOCK / STEP];                                                            \
+    if (!all || how->amp_shift < 32 || !fits(c, s, all)) return 0;                                 \
+    for (int32_t j = 0; j < all; j += EP_ROTATE_BLOCK) {                                           \
+      int32_t n = all - j < EP_ROTATE_BLOCK ? all - j : EP_ROTATE_BLOCK;                           \
+      for (int32_t k = 0; k < n; k += STEP) turns[k / STEP] = turn_of(c + j + k, s + j + k, half); \
+      if (half && ep_rotate_is_q15(how)) block(x + j, turns, n, how, 1, 1);                        \
+      if (half && !ep_rotate_is_q15(how)) block(x + j, turns, n, how, 1, 0);                       \
+      if (!half && ep_rotate_is_q15(how)) block(x + 2 * (size_t)j, turns, n, how, 0, 1);           \
+      if (!half && !ep_rotate_is_q15(how)) block(x + 2 * (size_t)j, turns, n, how, 0, 0);          \
+    }                                                                                              \
+    return all;                                                                                    \
   }
 
 ROTATE(ep_avx2_rotate_s16, int16_t, block16)

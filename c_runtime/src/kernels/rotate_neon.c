@@ -72,19 +72,19 @@ INLINE void head8(int8_t *x, const int16_t *c, const int16_t *s, int32_t n, cons
   }
 }
 
-#define ROTATE(name, type, head)                                                           \
-  int32_t name(type *x, const int16_t *c, const int16_t *s, const ep_rotation *how) {      \
-    int half = how->layout == EP_ROPE_HALF, q15 = ep_rotate_is_q15(how);                   \
-    int32_t n = how->pairs & -STEP;                                                        \
-    if (!n || how->amp_shift < 32 || !fits(c, s, n)) return 0;                                       \
-    for (size_t h = 0; h < (size_t)how->heads; h++) {                                      \
-      type *v = x + h * (size_t)how->stride;                                               \
-      if (half && q15) head(v, c, s, n, how, 1, 1);                                        \
-      if (half && !q15) head(v, c, s, n, how, 1, 0);                                       \
-      if (!half && q15) head(v, c, s, n, how, 0, 1);                                       \
-      if (!half && !q15) head(v, c, s, n, how, 0, 0);                                      \
-    }                                                                                      \
-    return n;                                                                              \
+#define ROTATE(name, type, head)                                                      \
+  int32_t name(type *x, const int16_t *c, const int16_t *s, const ep_rotation *how) { \
+    int half = how->layout == EP_ROPE_HALF, q15 = ep_rotate_is_q15(how);              \
+    int32_t n = how->pairs & -STEP;                                                   \
+    if (!n || how->amp_shift < 32 || !fits(c, s, n)) return 0;                        \
+    for (size_t h = 0; h < (size_t)how->heads; h++) {                                 \
+      type *v = x + h * (size_t)how->stride;                                          \
+      if (half && q15) head(v, c, s, n, how, 1, 1);                                   \
+      if (half && !q15) head(v, c, s, n, how, 1, 0);                                  \
+      if (!half && q15) head(v, c, s, n, how, 0, 1);                                  \
+      if (!half && !q15) head(v, c, s, n, how, 0, 0);                                 \
+    }                                                                                 \
+    return n;                                                                         \
   }
 
 ROTATE(ep_neon_rotate_s16, int16_t, head16)
