@@ -155,12 +155,17 @@ class BiasTablePlan(Plan):
         self.bits = check_choice("bits", bits, tuple(TABLE_FORMATS))
         dtype, self.fraction_bits = TABLE_FORMATS[bits]
         self.spec, self.context = spec, check_context(context)
-        self.bytes = spec.heads * self.context * bits // 8
+        self.bytes = self.size(spec, self.context, bits)
         if self.bytes > TABLE_BYTES_LIMIT:
             raise UnsupportedError(f"a table of {self.bytes} bytes for context {context} passes 2^30; use the slope plan")
         self.saturated = int(np.iinfo(dtype).min)
         self.table = np.stack([self._row(s) for s in exact_log2_slopes(spec)]).astype(dtype)
         self.table.flags.writeable = False
+
+    @staticmethod
+    def size(spec: Alibi, context: int, bits: int) -> int:
+        """Bytes of the table."""
+        return spec.heads * context * bits // 8
 
     def _row(self, slope: mpmath.mpf) -> np.ndarray:
         """Correctly rounded entries of one head, int64 [context]: float64, and 256 bits next to a rounding tie."""

@@ -110,9 +110,9 @@ def table_bytes(spec: Spec, shape: Shape, context: int, bits: int) -> int:
         total += context * shape.dim * bits // 8
     for layer in dict.fromkeys(layers):
         if isinstance(layer, Rope):
-            total += context * 2 * layer.pairs * bits // 8
+            total += TablePlan.size(layer, context, bits)
         elif isinstance(layer, Alibi):
-            total += context * shape.heads * bits // 8
+            total += BiasTablePlan.size(layer, context, bits)
         elif isinstance(layer, (T5Bias, RelativeBias)):
             total += shape.heads * (layer.rows * bits // 8 + ROW_SCALE_BYTES) * (layer.layers or 1)
     return total

@@ -46,7 +46,7 @@ def plans_of(spec: Spec, context: int | None = None, weights=None, most: int = E
         return _rotations(spec, check_context(spec.reach if context is None else context), most)
     if isinstance(spec, Alibi):
         context = check_context(POSITION_LIMIT if context is None else context)
-        return [SlopePlan(spec), *(BiasTablePlan(spec, context, b) for b in (16, 8) if spec.heads * context * b // 8 <= most)]
+        return [SlopePlan(spec), *(BiasTablePlan(spec, context, b) for b in (16, 8) if BiasTablePlan.size(spec, context, b) <= most)]
     raise UnsupportedError(f"spec is {getattr(spec, 'encoding', spec)!r}; plans are known for the encodings of positions.from_json")
 
 
