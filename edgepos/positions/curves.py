@@ -13,7 +13,7 @@ from .bias_plan import LearnedBiasPlan
 from .exact import rounded_cos_sin_at
 from .float32 import float32_cos_sin
 from .learned import Learned, LearnedPlan
-from .plan import PhasePlan, TablePlan
+from .plan import TABLE_SCALES, PhasePlan
 from .relative import RelativeBias, T5Bias
 from .spec import Spec
 
@@ -76,8 +76,8 @@ def similarity(spec: Spec, context: int, weights=None) -> Curves:
     if isinstance(spec, Angles):
         fixed = context if spec.length_dependent else None
         lines = {"exact": spec.cos_sin(spec.diagonal(d), fixed)[0].mean(axis=-1)}
-        for label, scale in (("int16", UNIT), ("int8", 127)):
-            lines[label] = rounded_cos_sin_at(spec, d, scale, fixed)[0].mean(axis=-1) / scale
+        for bits, scale in TABLE_SCALES.items():
+            lines[f"int{bits}"] = rounded_cos_sin_at(spec, d, scale, fixed)[0].mean(axis=-1) / scale
         return Curves("similarity by distance", "distance in tokens", "mean cos over the pairs (1: same position)", d, lines)
     if isinstance(spec, Alibi):
         weight = tuple(np.maximum(2.0 ** (-bias / 2.0**BIAS_BITS), 2.0**-40) for bias in SlopePlan(spec).bias_fixed(d))
@@ -124,11 +124,11 @@ def _angle_errors(spec: Angles, context: int, p: np.ndarray) -> dict[str, np.nda
     at = spec.diagonal(p)
     fixed = context if spec.length_dependent else None
     exact = spec.cos_sin(at, fixed)
-    found = {"float32": (float32_cos_sin(spec, at, fixed), 1.0)}
-    if spec.linear:
-        found["phase"] = PhasePlan(spec, context).cos_sin(at), 1 / UNIT
+    found = {}
+    if spec.linear:  # float32 code and phases need frequencies
+        found |= {"float32": (float32_cos_sin(spec, at, fixed), 1.0), "phase": (PhasePlan(spec, context).cos_sin(at), 1 / UNIT)}
     if context * spec.pairs <= 2**22:
-        found |= {f"int{bits} table": (TablePlan(spec, context, bits).cos_sin(at), s) for bits, s in ((16, 1 / UNIT), (8, 1 / 127))}
+        found |= {f"int{bits} table": (rounded_cos_sin_at(spec, p, scale, fixed), 1 / scale) for bits, scale in TABLE_SCALES.items()}
 
     def worst(values, scale: float) -> np.ndarray:
         return np.max([np.abs(f * scale - e).max(axis=-1, initial=0.0) for f, e in zip(values, exact)], axis=0) * UNIT
