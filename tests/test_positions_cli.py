@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgepos.errors import EdgePosError
-from edgepos.positions import Alibi, Learned, LearnedPlan, MRope, RelativeBias, Rope, Sinusoidal, T5Bias, TablePlan
+from edgepos.positions import Alibi, AngleRope, Learned, LearnedPlan, MRope, RelativeBias, Rope, Sinusoidal, T5Bias, TablePlan
 from edgepos.positions.emit import emit
 from edgepos.positions.source import read_source, read_table
 from edgepos.resources import tiny_model_dir
@@ -178,6 +178,15 @@ def test_tables_of_text_and_image(tmp_path):
         edgepos("positions", "check", tmp_path / folder)
 
 
+def test_tables_of_angles_end_where_the_angles_do(tmp_path):
+    sizes = {"model_type": "dinov3_vit", "hidden_size": 96, "num_attention_heads": 6, "image_size": 64, "patch_size": 16}
+    dino = save_model(tmp_path / "dino", sizes, {})
+    edgepos("tables", "--from", dino, "-o", tmp_path / "a", "--format", "npz")
+    edgepos("positions", "check", tmp_path / "a")
+    assert json.loads((tmp_path / "a" / "tables.json").read_text())["context"] == 16
+    assert "methods for 16 positions" in edgepos("positions", "pareto", dino).stdout
+
+
 def test_rows_of_patches_with_a_batch(tmp_path):
     rows = np.random.default_rng(4).normal(size=(1, 17, 8))
     vit = save_model(tmp_path / "vit", {"model_type": "vit", "image_size": 32, "patch_size": 8}, {"vit.embeddings.position_embeddings": rows})
@@ -243,6 +252,7 @@ def test_show_draws_four_panels(spec, tmp_path):
 TABLE = np.random.default_rng(2).normal(size=(32, 4))
 DRAWN = [
     (Rope(64), None),
+    (AngleRope(4, np.random.default_rng(3).normal(size=(32, 2))), None),
     (Alibi(8), None),
     (Sinusoidal(16), None),
     (T5Bias(), TABLE),

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
+from .angles import Angles
 from .cli import app as positions_app
 from .cli import out
 from .emit import INDEX, emit
@@ -68,10 +69,11 @@ def tables(
 
 
 def _own_context(source: Source) -> int:
-    """The model's positions as far as all its learned tables go."""
+    """The model's positions as far as all its learned tables and tables of angles go."""
     parts = parts_of(source.spec)
     each = [source.spec] if parts is None else [] if isinstance(source.spec, dict) else list(parts.values())
-    return min(source.context or DEFAULT_CONTEXT, MODEL_CONTEXT, *(part.context for part in each if isinstance(part, Learned)))
+    ends = [part.context if isinstance(part, Learned) else part.reach for part in each if isinstance(part, (Learned, Angles))]
+    return min(source.context or DEFAULT_CONTEXT, MODEL_CONTEXT, *ends)
 
 
 @app.command()
