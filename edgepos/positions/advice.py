@@ -13,7 +13,7 @@ from pathlib import Path
 from . import costs
 from .alibi import Alibi
 from .costs import Shape
-from .hybrid import Hybrid
+from .hybrid import in_some
 from .learned import MAX_ROWS, Learned
 from .none import NoPosition
 from .relative import T5Bias
@@ -55,7 +55,7 @@ def encodings(shape: Shape, context: int) -> dict[str, Spec]:
     specs = {
         "none": nope,
         "rope": rope,
-        "hybrid": Hybrid(nope, tuple(nope if i % 2 else rope for i in range(shape.layers))),
+        "hybrid": in_some(rope, [i % 2 == 0 for i in range(shape.layers)]),
         "alibi": Alibi(shape.heads),
         "t5": T5Bias(32, 128, bidirectional=False),
         "sinusoidal": Sinusoidal(shape.dim),

@@ -101,16 +101,15 @@ def _umt5(config: dict) -> dict[str, Spec]:
     return {part: replace(spec, layers=counts[part]) for part, spec in _t5(config).items()}
 
 
-def _distilbert(config: dict) -> Learned | Sinusoidal:
-    if check_flag("sinusoidal_pos_embds", config.get("sinusoidal_pos_embds", False)):
-        return Sinusoidal(check_count("dim", config.get("dim", 768), 2, 2**17))
-    return Learned(_count(config, "max_position_embeddings", default=512))
+def _sinusoidal_if(flag: str, width: str, default: int):
+    """Sinusoids of the config's width where `flag` is true, else learned rows."""
 
+    def read(config: dict) -> Learned | Sinusoidal:
+        if check_flag(flag, config.get(flag, False)):
+            return Sinusoidal(check_count(width, config.get(width, default), 2, 2**17))
+        return Learned(_count(config, "max_position_embeddings", default=512))
 
-def _xlm(config: dict) -> Learned | Sinusoidal:
-    if check_flag("sinusoidal_embeddings", config.get("sinusoidal_embeddings", False)):
-        return Sinusoidal(check_count("emb_dim", config.get("emb_dim", 2048), 2, 2**17))
-    return Learned(_count(config, "max_position_embeddings", default=512))
+    return read
 
 
 def _whisper(config: dict) -> dict[str, Spec]:
@@ -125,20 +124,9 @@ def _fairseq(config: dict) -> Sinusoidal:
     return Sinusoidal(required(config, "d_model"), "concatenated", "half_minus_one", start=_pad(config, 1) + 1)
 
 
-def _xglm(config: dict) -> Sinusoidal:
-    return Sinusoidal(required(config, "d_model"), "concatenated", "half_minus_one", start=2)
-
-
-def _marian(config: dict) -> Sinusoidal:
-    return Sinusoidal(required(config, "d_model"), "concatenated")
-
-
-def _ctrl(config: dict) -> Sinusoidal:
-    return Sinusoidal(required(config, "n_embd"), "concatenated")
-
-
-def _musicgen(config: dict) -> Sinusoidal:
-    return Sinusoidal(required(config, "hidden_size"), "concatenated", "half_minus_one", first="cos")
+def _concatenated(width: str, denominator: str = "half", **rest):
+    """All sines, then all cosines (or as `rest` says), of the config's width."""
+    return lambda config: Sinusoidal(required(config, width), "concatenated", denominator, **rest)
 
 
 def _bloom(config: dict) -> Alibi:
@@ -180,16 +168,16 @@ ABSOLUTE = {
     **dict.fromkeys(("blenderbot", "blenderbot-small"), _blenderbot),
     **dict.fromkeys(("t5", "mt5", "switch_transformers"), _t5),
     **dict.fromkeys(("m2m_100", "nllb-moe", "speech_to_text"), _fairseq),
-    **dict.fromkeys(("marian", "pegasus"), _marian),
-    **dict.fromkeys(("xlm", "flaubert"), _xlm),
+    **dict.fromkeys(("marian", "pegasus"), _concatenated("d_model")),
+    **dict.fromkeys(("xlm", "flaubert"), _sinusoidal_if("sinusoidal_embeddings", "emb_dim", 2048)),
     "umt5": _umt5,
     "esm": _esm,
     "mpnet": _mpnet,
-    "distilbert": _distilbert,
+    "distilbert": _sinusoidal_if("sinusoidal_pos_embds", "dim", 768),
     "whisper": _whisper,
-    "xglm": _xglm,
-    "ctrl": _ctrl,
-    "musicgen_decoder": _musicgen,
+    "xglm": _concatenated("d_model", "half_minus_one", start=2),
+    "ctrl": _concatenated("n_embd"),
+    "musicgen_decoder": _concatenated("hidden_size", "half_minus_one", first="cos"),
     "bloom": _bloom,
     "falcon": _falcon,
     "mpt": _mpt,

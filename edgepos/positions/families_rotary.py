@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from ..errors import FormatError
 from .config import agree, check_list, inner, required, rope_from_config, ropes_by_layer_kind
-from .hybrid import Hybrid
+from .hybrid import Hybrid, in_some
 from .multi_rope import MRope
-from .none import NoPosition
 from .rope import Rope
 from .spec import Spec, check_count
 
@@ -98,12 +97,6 @@ def _layers(config: dict) -> int:
     return check_count("num_hidden_layers", required(config, "num_hidden_layers"), 1, 4096)
 
 
-def _in_some(rope: Rope, turns: list) -> Hybrid:
-    """RoPE in the layers where `turns` holds something true."""
-    none = NoPosition()
-    return Hybrid(none, tuple(rope if turn else none for turn in turns))
-
-
 def _marked(rotary: Rotary):
     """Families whose `no_rope_layers` holds 1 where a layer rotates; else every layer but each no_rope_layer_interval-th one."""
 
@@ -112,7 +105,7 @@ def _marked(rotary: Rotary):
         layers = _layers(config)
         every = check_count("no_rope_layer_interval", config.get("no_rope_layer_interval", 4), 1, 4096)
         turns = config.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(layers)]
-        return _in_some(rotary(config), check_list("no_rope_layers", turns, layers, (0, 1)))
+        return in_some(rotary(config), check_list("no_rope_layers", turns, layers, (0, 1)))
 
     return read
 
@@ -129,8 +122,8 @@ def _sliding(rotary: Rotary, without_window: bool):
             kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
         check_list("layer_types", kinds, layers, ("sliding_attention", "full_attention"))
         if config.get("sliding_window", 4096) is None:
-            return _in_some(rotary(config), [without_window] * layers)
-        return _in_some(rotary(config), [kind == "sliding_attention" for kind in kinds])
+            return in_some(rotary(config), [without_window] * layers)
+        return in_some(rotary(config), [kind == "sliding_attention" for kind in kinds])
 
     return read
 

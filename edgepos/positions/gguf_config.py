@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
-from .hybrid import Hybrid
+from .hybrid import in_some
 from .learned import Learned
 from .multi_rope import MRope
-from .none import NoPosition
 from .relative import T5Bias
 from .rope import Rope
 from .rope_scaling import Factors, Linear, LongRope, Scaling, Yarn
@@ -86,8 +85,8 @@ def _rotation(metadata: dict, architecture: str, rope_factors, long_and_short: t
             raise FormatError(f"{architecture}.rope.dimension_sections is {sections!r}; allowed is a list of 4 pair counts")
         return MRope(rope, tuple(sections) if sections[3] else tuple(sections[:3]), SECTIONS[architecture])
     if architecture in SOME_LAYERS:
-        layers, none = _count(metadata, architecture, "block_count", 4096), NoPosition()
-        return Hybrid(none, tuple(rope if (i + 1) % SOME_LAYERS[architecture] else none for i in range(layers)))
+        layers = _count(metadata, architecture, "block_count", 4096)
+        return in_some(rope, [(i + 1) % SOME_LAYERS[architecture] for i in range(layers)])
     if architecture in LOCAL:
         theta = metadata.get(f"{architecture}.rope.freq_base_swa", LOCAL_THETA)
         return {"full_attention": rope, "sliding_attention": Rope(rope.head_dim, rope.rotary_dim, theta, rope.layout)}

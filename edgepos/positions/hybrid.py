@@ -53,6 +53,12 @@ class Hybrid(Spec):
         return result
 
 
+def in_some(rotation: Rotation, turns: list) -> Hybrid:
+    """A rotation in the layers where `turns` holds something true."""
+    none = NoPosition()
+    return Hybrid(none, tuple(rotation if turn else none for turn in turns))
+
+
 def parts_of(spec: Spec | dict[str, Spec]) -> dict[str, Spec] | None:
     """Name → spec of what a Hybrid or a dict consists of, without NoPosition; None for a plain spec.
 
