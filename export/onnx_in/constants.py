@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -109,7 +109,7 @@ class Constants:
 
     def _computed(self, values: list[ir.Value], length: int) -> dict[ir.Value, np.ndarray]:
         wanted = set(values)
-        order, waiting = _cone(values, self)
+        order, waiting = self.cone(values)
         held: dict[ir.Value, np.ndarray] = {}
         for node in order:
             arguments = []
@@ -124,6 +124,29 @@ class Constants:
                         held.pop(x, None)
         return held
 
+    def cone(self, values: list[ir.Value]) -> tuple[list[ir.Node], dict[ir.Value, int]]:
+        """The nodes constants need, in order, and how often each value is read by them."""
+        order: dict[ir.Node, None] = {}
+        waiting: dict[ir.Value, int] = {}
+        stack: list[tuple[ir.Node, bool]] = [(value.producer(), False) for value in values]
+        while stack:
+            node, ready = stack.pop()
+            if node in order:
+                continue
+            if ready:
+                order[node] = None
+                for x in node.inputs:
+                    if x is not None:
+                        waiting[x] = waiting.get(x, 0) + 1
+                continue
+            stack.append((node, True))
+            if node.op_type in ("Shape", "Size") and node.inputs[0] in self._shapes:
+                continue
+            for x in node.inputs:
+                if x is not None and not self.is_given(x) and x.producer() is not None and x.producer() not in order:
+                    stack.append((x.producer(), False))
+        return list(order), waiting
+
     def _shaped(self, value: ir.Value, node: ir.Node, length: int) -> np.ndarray:
         """A stand-in for a tensor of which only the shape is asked."""
         if node.op_type not in ("Shape", "Size") or value not in self._shapes:
@@ -132,28 +155,12 @@ class Constants:
         return np.broadcast_to(np.float32(0), shape)
 
 
-def _cone(values: list[ir.Value], constants: Constants) -> tuple[list[ir.Node], dict[ir.Value, int]]:
-    """The nodes constants need, in order, and how often each value is read by them."""
-    order: dict[ir.Node, None] = {}
-    waiting: dict[ir.Value, int] = {}
-    stack: list[tuple[ir.Node, bool]] = [(value.producer(), False) for value in values]
-    while stack:
-        node, ready = stack.pop()
-        if node in order:
-            continue
-        if ready:
-            order[node] = None
-            for x in node.inputs:
-                if x is not None:
-                    waiting[x] = waiting.get(x, 0) + 1
-            continue
-        stack.append((node, True))
-        if node.op_type in ("Shape", "Size") and node.inputs[0] in constants._shapes:
-            continue
-        for x in node.inputs:
-            if x is not None and not constants.is_given(x) and x.producer() is not None and x.producer() not in order:
-                stack.append((x.producer(), False))
-    return list(order), waiting
+def longest_working(works: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest length that works, from one that does to one that does not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if works(middle) else (low, middle)
+    return low
 
 
 def _elements(node: ir.Node, arguments: list[np.ndarray | None]) -> int:

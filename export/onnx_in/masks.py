@@ -14,7 +14,7 @@ from ..graph import GraphBuilder
 from ..position_tables import alibi_slopes
 from ..tensor_set import Weight
 from .algebra import HIDDEN
-from .constants import _cone
+from .constants import longest_working
 from .pooling import EncoderFound
 from .values import MaskStep
 
@@ -57,17 +57,15 @@ def identify(writer, parts: Parts) -> Mask:
 
 
 def _identify(writer, parts: Parts) -> Mask:
-    window, probes = 0, [n for n in _probes(writer, parts) if _fits(writer, parts, n)]
+    probes = [n for n in _probes(writer, parts) if _fits(writer, parts, n)]
     if writer.length > 1 and not evaluate(writer, parts, writer.length)[1].any():
         return _both_directions(writer, parts, probes)
     if writer.encoder:
         raise writer.refuse("a causal mask in a model with attention in both directions", "one kind of attention in all layers")
-    for length in probes:
-        hidden = evaluate(writer, parts, length)[1]
-        window = max(window, _window(writer, hidden, length))
-    for length in probes:
-        hidden = evaluate(writer, parts, length)[1]
-        if _window(writer, hidden, length) != (window if window < length else 0):
+    windows = {length: _window(writer, evaluate(writer, parts, length)[1], length) for length in probes}
+    window = max(windows.values())
+    for length, found in windows.items():
+        if found != (window if window < length else 0):
             raise writer.refuse(f"a window that is not {window} keys at {length} tokens", "one window")
     heads = sum(n for n, _ in parts)
     last = probes[-1] if probes[-1] <= 256 else max(p for p in probes if p <= 256)
@@ -97,11 +95,7 @@ def _fits(writer, parts: Parts, length: int) -> bool:
         return True
     if length <= writer.length:
         raise writer.refuse("a mask that does not fit the scores", "masks that broadcast to [heads, queries, keys]")
-    low, high = writer.length, length
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if works(middle) else (low, middle)
-    writer.limit(low)
+    writer.limit(longest_working(works, writer.length, length))
     return False
 
 
@@ -127,7 +121,7 @@ def _probes(writer, parts: Parts) -> list[int]:
 def _integers(value: ir.Value, writer) -> set[int]:
     """The integers a mask is computed from, and the sizes of the tables among them."""
     found = set()
-    for node in _cone([value], writer.constants)[0]:
+    for node in writer.constants.cone([value])[0]:
         for x in node.inputs:
             if x is None or not writer.constants.is_given(x) or x.const_value is None:
                 continue

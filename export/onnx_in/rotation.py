@@ -46,14 +46,11 @@ def unrotate(writer, x: Form) -> tuple[Form, Turn | None]:
     own = np.argmax(at_start, axis=0)
     pick = lambda a: np.take_along_axis(a[:, :, 0], own[None], axis=0)[0]  # noqa: E731
     base, gain = pick(x.codes), pick(x.coefs)
-    width = np.array([s.width for s in writer.sources.used(base)])
-    used = writer.sources.used(base)
-    by_base = np.array([s.base for s in used])
-    _, token, _ = writer.sources.decode(base)
-    step = width[np.argmin(np.where(base[..., None] >= by_base, base[..., None] - by_base, np.iinfo(np.int64).max), axis=-1)]
+    number, token, _ = writer.sources.decode(base)
     if token.any():
         raise refuse("position 0 made from another token")
-    codes = base[:, None, :] + np.arange(length)[None, :, None] * step[:, None, :]
+    steps = np.arange(length)[None, :, None] * writer.sources.widths(number)[:, None, :]
+    codes = base[:, None, :] + steps
     mine = x.codes == codes
     cos = np.where(mine, x.coefs, 0).sum(axis=0)
     rest = ~mine & (x.coefs != 0)
@@ -66,9 +63,9 @@ def unrotate(writer, x: Form) -> tuple[Form, Turn | None]:
         return result, None
     if result.const is not None:
         raise refuse("a constant added after the rotation")
-    shifted = np.where(rest, x.codes - np.arange(length)[None, None, :, None] * step[None, :, None, :], -1).max(axis=(0, 2))
-    once = np.where(rest, x.codes - np.arange(length)[None, None, :, None] * step[None, :, None, :], shifted[None, :, None, :])
-    if (once != shifted[None, :, None, :]).any():
+    back = x.codes - steps  # as if of token 0
+    shifted = np.where(rest, back, -1).max(axis=(0, 2))
+    if (rest & (back != shifted[None, :, None, :])).any():
         raise refuse("partners that differ by position")
     layout, partner = _layout(writer, base, shifted, refuse)
     sin = np.where(rest, x.coefs, 0).sum(axis=0)

@@ -50,9 +50,17 @@ class Sources:
     def decode(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(number of the source, token, component) of each code; the codes must not be NOTHING."""
         number = np.searchsorted(self._bases, codes, "right") - 1
-        widths = np.array([source.width for source in self._list], np.int64)[number]
+        widths = self.widths(number)
         within = codes - self._bases[number]
         return number, within // widths, within % widths
+
+    def numbered(self, number: int) -> Source:
+        """The source of a number."""
+        return self._list[number]
+
+    def widths(self, numbers: np.ndarray) -> np.ndarray:
+        """The widths of the sources of these numbers."""
+        return np.array([source.width for source in self._list], np.int64)[numbers]
 
     def used(self, codes: np.ndarray) -> list[Source]:
         """The sources that codes refer to, in order of appearance."""

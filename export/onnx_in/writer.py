@@ -13,7 +13,7 @@ from ..graph import GraphBuilder
 from ..tensor_set import Weight
 from . import activations
 from .attention import write_attention
-from .constants import Constants
+from .constants import Constants, longest_working
 from .looks import refuse
 from .positions import add_positions
 from .sources import Centered, Heads, Linear, Made, Norm
@@ -77,11 +77,7 @@ class Writer:
         array = at(self.context)
         if array is not None:
             return array
-        low, high = self.length, self.context
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if at(middle) is not None else (low, middle)
-        raise LimitFound(low)
+        raise LimitFound(longest_working(lambda n: at(n) is not None, self.length, self.context))
 
     def name(self, wanted: str) -> str:
         """A name no other node, tensor or input has, equal to `wanted` where it is free."""
@@ -231,9 +227,8 @@ class Writer:
             return np.ascontiguousarray(what.weight[:, component].T), None if what.bias is None else what.bias[component]
         rows, biases = [], []
         cuts = np.flatnonzero(np.diff(number)) + 1
-        by_number = {int(self.sources.decode(np.array([s.base]))[0][0]): s.what for s in used}
         for run, parts in zip(np.split(number, cuts), np.split(component, cuts)):
-            what = by_number[int(run[0])]
+            what = self.sources.numbered(run[0]).what
             rows.append(what.weight[:, parts].T)
             biases.append(np.zeros(len(parts)) if what.bias is None else what.bias[parts])
         bias = np.concatenate(biases)
