@@ -22,7 +22,7 @@ from ..hf_folder import TokenizerRead, read_tokenizer
 from ..sentence_head import SentenceHead, read_sentence_head
 from .activations import Softcap, identify
 from .check import check_same, lengths_of
-from .constants import Constants, as_numpy
+from .constants import FLOATS, Constants, as_numpy
 from .files import check_model, external_files, open_onnx
 from .frame import Frame, frame_of, needed, reading_length
 from .module import load_module, token_ids
@@ -173,8 +173,7 @@ def _head(writer: Writer, logits) -> ir.Value:
 
 
 def _may_be_frequencies(tensor: ir.TensorProtocol) -> bool:
-    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
-    return tensor.dtype in floats and 0 < tensor.size <= 4096 and sum(int(d) > 1 for d in tensor.shape) <= 1
+    return tensor.dtype in FLOATS and 0 < tensor.size <= 4096 and sum(int(d) > 1 for d in tensor.shape) <= 1
 
 
 __all__ = ["load_model", "load_module", "load_onnx", "token_ids"]

@@ -200,8 +200,7 @@ def _isnan(reader, node: ir.Node, arguments: list):
 
 def _clip(reader, node: ir.Node, arguments: list):
     """Bounds on a statistic or a function."""
-    x, bounds = arguments[0], [a for a in arguments[1:]]
-    low, high = (*(None if a is None else a for a in bounds), None, None)[:2]
+    x, low, high = [*arguments, None, None][:3]
     if not isinstance(x, (Statistic, Function)) or any(a is not None and not isinstance(a, np.ndarray) for a in (low, high)):
         raise reader.unknown(node, arguments)
     samples = x.samples if low is None else np.maximum(x.samples, low.item())

@@ -12,13 +12,13 @@ from . import masks
 from .activations import identify_softcap, slope_of
 from .rotation import rope_spec, unrotate
 from .sources import Heads
-from .values import GRID, Form, Function, Scores, Source, concatenated, pure
+from .values import GRID, Form, Scores, Source, concatenated, pure
 
 
 def product(reader, node: ir.Node, a, b) -> Form | Scores:
     """A product of two tensors that both depend on the ids: q·k, or probabilities · v."""
     s = reader.length
-    a, b = (reader.writer.remade(x) if isinstance(x, Function) else x for x in (a, b))
+    a, b = (reader.writer.as_form(x) for x in (a, b))
     if min(len(a.shape), len(b.shape)) < 2 or not isinstance(b, Form):
         raise reader.unknown(node, [a, b])
     try:

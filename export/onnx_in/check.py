@@ -30,7 +30,7 @@ def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str) 
     canonical = found.model
     pairs = [(ours, theirs) for ours, theirs in found.foreign.items() if ours.name and theirs.name]
     theirs = _session(model, origin)
-    ours = _session(canonical, origin, _named(canonical, found.output))
+    ours = _session(canonical, origin, found.output)
     rng = np.random.default_rng(0)
     for length in lengths_of(frame, context):
         ids = rng.integers(0, found.vocab_size, length)
@@ -42,10 +42,6 @@ def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str) 
                 f"{origin}: with {length} tokens the output of the graph and of what was recognised in it differ by {away:.3g}; "
                 f"the first difference is at {where}; please report this model"
             )
-
-
-def _named(model: ir.Model, name: str) -> ir.Value:
-    return next(value for node in model.graph for value in node.outputs if value.name == name)
 
 
 def _same(want: np.ndarray, got: np.ndarray) -> bool:
@@ -71,18 +67,18 @@ def _feed(canonical: ir.Model, ids: np.ndarray) -> dict[str, np.ndarray]:
 def _first_difference(model: ir.Model, frame: Frame, canonical: ir.Model, pairs: list, ids: np.ndarray, origin: str) -> str:
     """The node of the foreign graph whose output is the first that differs from its counterpart."""
     for ours, theirs in pairs:
-        a = _run(_session(model, origin, theirs), frame.feed(ids), [theirs.name], origin)[0]
-        b = _run(_session(canonical, origin, ours), _feed(canonical, ids), [ours.name], origin)[0]
+        a = _run(_session(model, origin, theirs.name), frame.feed(ids), [theirs.name], origin)[0]
+        b = _run(_session(canonical, origin, ours.name), _feed(canonical, ids), [ours.name], origin)[0]
         if not _same(a, b):
             return label(theirs.producer())
     return label(frame.logits.producer())
 
 
-def _session(model: ir.Model, origin: str, also: ir.Value | None = None) -> ort.InferenceSession:
-    """The model in ONNX Runtime, with one more output if asked."""
+def _session(model: ir.Model, origin: str, also: str | None = None) -> ort.InferenceSession:
+    """The model in ONNX Runtime, with the output `also` if it has not got it."""
     model = model.clone()
     if also is not None:
-        wanted = next(v for node in model.graph for v in node.outputs if v.name == also.name)
+        wanted = next(v for node in model.graph for v in node.outputs if v.name == also)
         if wanted not in model.graph.outputs:
             model.graph.outputs.append(wanted)
     options = ort.SessionOptions()

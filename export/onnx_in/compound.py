@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -91,9 +92,13 @@ def attend(reader, node: ir.Node, q: Form, k: Form, v: Form, *, scale: float | N
     if softcap:
         samples = softcap * np.tanh(samples / softcap)
     lead = (1, heads)
-    steps = tuple(MaskStep(m.kind, m.value, m.factor, m.inverted, lead) for m in steps)
-    scores = Scores(q, k.moved(repeat), lead, samples, steps, probabilities=True)
+    scores = Scores(q, k.moved(repeat), lead, samples, tuple(replace(step, lead=lead) for step in steps), probabilities=True)
     return attended(reader, node, scores, v.moved(repeat))
+
+
+def all_empty(past: list) -> bool:
+    """Whether the inputs of a cache are absent or hold no tokens."""
+    return all(p is None or (isinstance(p, np.ndarray) and not p.size) for p in past)
 
 
 def mask_steps(reader, node: ir.Node, index: int, mask, heads: int) -> list[MaskStep]:
@@ -109,7 +114,7 @@ def mask_steps(reader, node: ir.Node, index: int, mask, heads: int) -> list[Mask
 def _attention(reader, node: ir.Node, arguments: list):
     q, k, v, mask, *past = [*arguments, *[None] * 6][:6]
     attributes = node.attributes
-    if not all(isinstance(x, Form) for x in (q, k, v)) or any(p is not None and (not isinstance(p, np.ndarray) or p.size) for p in past):
+    if not all(isinstance(x, Form) for x in (q, k, v)) or not all_empty(past):
         raise reader.unknown(node, arguments)
     if len(node.outputs) > 3 and node.outputs[3].uses():
         raise reader.writer.refuse("its scores are used", "attention whose output is used")

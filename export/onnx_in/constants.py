@@ -15,6 +15,7 @@ from edgepos.errors import EdgePosError, FormatError
 
 from .looks import label, refuse
 
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 MOST_ELEMENTS = 2**26  # of a computed constant
 MOST_MOVED = 2**23  # of a tensor that depends on the ids, at the length of reading
 ELEMENTWISE = frozenset(

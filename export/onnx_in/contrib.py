@@ -10,7 +10,7 @@ import onnx_ir as ir
 from . import norms
 from .activations import gelu, gelu_tanh, sigmoid
 from .algebra import as_function
-from .compound import attend, mask_steps, merged_heads, rotate, rotation_tables, split_heads, turned
+from .compound import all_empty, attend, mask_steps, merged_heads, rotate, rotation_tables, split_heads, turned
 from .looks import module_of
 from .values import Form, Function, MaskStep
 
@@ -23,21 +23,11 @@ def _skip_norm(center: bool):
         if not all(isinstance(a, (Form, Function)) for a in (x, skip)) or not (bias is None or isinstance(bias, np.ndarray)):
             raise reader.unknown(node, arguments)
         if bias is not None:
-            x = as_form(reader, x).plus(bias)
-            x = reader.writer.settle(x)
+            x = reader.writer.settle(reader.writer.as_form(x).plus(bias))
         total = reader.writer.made(reader.writer.add(x, skip, f"{module_of(node)}.sum"), x.shape)
         return [norms.norm_of(reader, node, total, gamma, beta, center=center), None, None, total][: len(node.outputs)]
 
     return read
-
-
-def as_form(reader, x: Form | Function) -> Form:
-    """A tensor that functions of its components are made of first."""
-    return reader.writer.remade(x) if isinstance(x, Function) else x
-
-
-def _simplified_norm(reader, node: ir.Node, arguments: list):
-    return norms.norm_of(reader, node, arguments[0], arguments[1], None, center=False)
 
 
 def _activation(function):
@@ -46,7 +36,7 @@ def _activation(function):
         if not isinstance(x, (Form, Function)) or not (bias is None or isinstance(bias, np.ndarray)):
             raise reader.unknown(node, arguments)
         if bias is not None:
-            x = reader.writer.settle(as_form(reader, x).plus(bias))
+            x = reader.writer.settle(reader.writer.as_form(x).plus(bias))
         f = as_function(reader, x)
         return replace(f, samples=function(f.samples, node))
 
@@ -67,7 +57,7 @@ def _group_query_attention(reader, node: ir.Node, arguments: list):
     cos, sin = [*arguments, *[None] * 9][7:9]
     attributes = node.attributes
     heads, kv_heads = attributes.get_int("num_heads", 0), attributes.get_int("kv_num_heads", 0)
-    if min(heads, kv_heads) < 1 or not isinstance(q, Form) or any(p is not None and (not isinstance(p, np.ndarray) or p.size) for p in past):
+    if min(heads, kv_heads) < 1 or not isinstance(q, Form) or not all_empty(past):
         raise reader.unknown(node, arguments)
     if k is None and v is None:  # all three in one
         size = q.shape[2] // (heads + 2 * kv_heads)
@@ -97,8 +87,7 @@ def _group_query_attention(reader, node: ir.Node, arguments: list):
 def _multi_head_attention(reader, node: ir.Node, arguments: list):
     q, k, v, bias, padding, scores_bias, *past = [*arguments, *[None] * 8][:8]
     heads = node.attributes.get_int("num_heads", 0)
-    empty = all(p is None or (isinstance(p, np.ndarray) and not p.size) for p in past)
-    if heads < 1 or not empty or padding is not None or not all(isinstance(x, Form) for x in (q, k, v)):
+    if heads < 1 or not all_empty(past) or padding is not None or not all(isinstance(x, Form) for x in (q, k, v)):
         raise reader.unknown(node, arguments)
     if bias is not None:
         parts = np.split(np.ravel(bias), np.cumsum([q.shape[-1], k.shape[-1]]))
@@ -120,7 +109,7 @@ OPERATORS = {
     "MultiHeadAttention": _multi_head_attention,
     "QuickGelu": _activation(lambda x, node: x * sigmoid(node.attributes.get_float("alpha", 1.702) * x)),
     "RotaryEmbedding": _rotary_embedding,
-    "SimplifiedLayerNormalization": _simplified_norm,
+    "SimplifiedLayerNormalization": norms.OPERATORS["SimplifiedLayerNormalization"],
     "SkipLayerNormalization": _skip_norm(center=True),
     "SkipSimplifiedLayerNormalization": _skip_norm(center=False),
 }

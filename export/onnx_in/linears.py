@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from . import attention
+from .constants import FLOATS
 from .looks import module_of
 from .sources import Linear
 from .values import Form, Function, Scores
@@ -61,7 +62,7 @@ def _root(value: ir.Value | None, weight: np.ndarray) -> tuple[str | None, str |
     if value is None or not value.name:
         return None, None
     tensor = value.const_value
-    whole = tensor.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE) and tensor.size == weight.size
+    whole = tensor.dtype in FLOATS and tensor.size == weight.size
     return (value.name.removesuffix(".weight") if value.name.endswith(".weight") else None), value.name if whole else None
 
 

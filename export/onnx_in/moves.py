@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from .constants import FLOATS
 from .sources import Made, TokenIds
-from .values import Form, Function, Mean, Scores, Statistic, concatenated, constant_form
-
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+from .values import Form, Function, OfRows, Scores, concatenated, constant_form
 
 
 def _moved(reader, node: ir.Node, arguments: list):
@@ -31,7 +30,7 @@ def moved(reader, node: ir.Node, arguments: list, x, move):
         return x.moved(move)
     if isinstance(x, Function):
         return Function(move(x.codes), x.samples)
-    if isinstance(x, (Mean, Statistic)):
+    if isinstance(x, OfRows):
         return replace(x, rows=move(x.rows))
     if isinstance(x, Scores):
         return _moved_scores(reader, node, arguments, x, move)
@@ -71,9 +70,7 @@ def _concat(reader, node: ir.Node, arguments: list):
     kept = [a for a in arguments if not (isinstance(a, np.ndarray) and a.size == 0)]
     if len(kept) == 1:
         return kept[0]  # an empty cache in front
-    functions = [a for a in kept if isinstance(a, Function)]
-    if functions:
-        kept = [reader.writer.remade(a) if isinstance(a, Function) else a for a in kept]
+    kept = [reader.writer.as_form(a) for a in kept]
     if not all(isinstance(a, (np.ndarray, Form)) for a in kept):
         raise reader.unknown(node, arguments)
     forms = [constant_form(a) if isinstance(a, np.ndarray) else a for a in kept]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from . import pooling
 from .looks import module_of
 from .sources import Centered, Norm
-from .values import GRID, SQUARES, Form, Function, Mean, Statistic, pure
+from .values import GRID, SQUARES, Form, Function, Mean, OfRows, Statistic, pure
 
 EPSILONS = (0.0, 1.0)  # what an epsilon may be
 
@@ -34,8 +34,7 @@ def _reduce(reader, node: ir.Node, arguments: list):
     if last and isinstance(x, Form):
         # One factor on all components changes a mean in proportion; only tensors as they are keep it simple.
         x = x if x.is_pure else reader.writer.remade(x)
-        codes = x.codes[0].reshape(-1, x.shape[-1])
-        rows = np.arange(len(codes)).reshape(x.shape[:-1] + ((1,) if keep else ()))
+        codes, rows = _rows_of(x.codes[0], keep)
         n = x.shape[-1]
         if op == "ReduceMean":
             return Mean(codes, rows)
@@ -46,10 +45,14 @@ def _reduce(reader, node: ir.Node, arguments: list):
     if last and isinstance(x, Function) and op in ("ReduceMean", "ReduceSum"):
         k = x.samples[-1] / GRID[-1] ** 2
         if np.all(np.abs(x.samples - k * GRID**2) <= 1e-7 * k * GRID[-1] ** 2) and k > 0:
-            codes = x.codes.reshape(-1, x.shape[-1])
-            rows = np.arange(len(codes)).reshape(x.shape[:-1] + ((1,) if keep else ()))
-            return Statistic(codes, rows, SQUARES * k * (x.shape[-1] if op == "ReduceSum" else 1))
+            return Statistic(*_rows_of(x.codes, keep), SQUARES * k * (x.shape[-1] if op == "ReduceSum" else 1))
     raise reader.unknown(node, arguments)
+
+
+def _rows_of(codes: np.ndarray, keep: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`codes` and `rows` of an OfRows over the last axis of codes [*, n], which stays with size 1 if kept."""
+    rows = codes.reshape(-1, codes.shape[-1])
+    return rows, np.arange(len(rows)).reshape(codes.shape[:-1] + ((1,) if keep else ()))
 
 
 def centered(reader, x: Form, mean: Mean) -> Form | None:
@@ -61,7 +64,7 @@ def centered(reader, x: Form, mean: Mean) -> Form | None:
     return reader.sources.form(source, x.shape)
 
 
-def _same_rows(codes: np.ndarray, statistic: Mean | Statistic) -> bool:
+def _same_rows(codes: np.ndarray, statistic: OfRows) -> bool:
     """Whether a statistic [*, 1], or repeated over the last axis, is of the rows of codes [*, n]."""
     try:
         rows = np.broadcast_to(statistic.rows, codes.shape)

@@ -164,8 +164,8 @@ class Function:
 
 
 @dataclass(frozen=True, eq=False)
-class Mean:
-    """The mean over the last axis of components `codes` [n rows, n]; rows [*shape]: which of those rows each element is of."""
+class OfRows:
+    """A number of each row of components `codes` [n rows, n]; rows [*shape]: which of those rows each element is of."""
 
     codes: np.ndarray
     rows: np.ndarray
@@ -176,16 +176,15 @@ class Mean:
 
 
 @dataclass(frozen=True, eq=False)
-class Statistic:
-    """A function of the mean square over the last axis of components, as Mean has them: samples[i] = h(SQUARES[i])."""
+class Mean(OfRows):
+    """The mean of a row."""
 
-    codes: np.ndarray
-    rows: np.ndarray
+
+@dataclass(frozen=True, eq=False)
+class Statistic(OfRows):
+    """A function of the mean square of a row: samples[i] = h(SQUARES[i])."""
+
     samples: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.rows.shape
 
 
 @dataclass(frozen=True)

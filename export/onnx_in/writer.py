@@ -103,6 +103,10 @@ class Writer:
             self._remade[tensor] = self.made(self.value(tensor), tensor.shape)
         return self._remade[tensor]
 
+    def as_form(self, tensor: object) -> object:
+        """A tensor that functions of its components are made of first."""
+        return self.remade(tensor) if isinstance(tensor, Function) else tensor
+
     def current(self, tensor: object) -> object:
         """What stands for a tensor by now."""
         return self._remade.get(tensor, tensor) if isinstance(tensor, (Form, Function)) else tensor
