@@ -14,10 +14,10 @@ import mpmath
 import numpy as np
 
 from ..errors import FormatError
+from .angles import EXACT_PREC
 from .spec import Spec, check_count, check_flag, check_positions, check_positive, check_row
 
 MAX_HEADS = 2**16
-EXACT_PREC = 256
 
 
 @dataclass(frozen=True)

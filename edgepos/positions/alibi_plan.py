@@ -14,7 +14,8 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..fixedpoint import alibi_bias, round_half_up
-from .alibi import EXACT_PREC, Alibi
+from .alibi import Alibi
+from .angles import EXACT_PREC
 from .base import Plan
 from .entry_proof import PRODUCT_RADIUS, worst_product
 from .spec import POSITION_LIMIT, check_choice, check_context, check_positions

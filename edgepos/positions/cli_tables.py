@@ -14,11 +14,11 @@ import typer
 from rich import box
 from rich.table import Table
 
+from ..cli_common import out
 from ..errors import FormatError, UnsupportedError
 from .alibi import Alibi
 from .angles import Angles
 from .cli import app as positions_app
-from .cli import out
 from .emit import INDEX, emit
 from .emit import check as check_tables
 from .hybrid import parts_of

@@ -20,11 +20,6 @@ def exact_cos_sin(spec: Angles, position: int, pair: int, seq_len: int | None = 
         return mpmath.cos(angle), mpmath.sin(angle)
 
 
-def rounded_cos_sin(spec: Angles, context: int, scale: int, seq_len: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """`rounded_cos_sin_at` the positions 0 … context − 1."""
-    return rounded_cos_sin_at(spec, np.arange(context), scale, seq_len)
-
-
 def rounded_cos_sin_at(
     spec: Angles, positions: np.ndarray, scale: int, seq_len: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

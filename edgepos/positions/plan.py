@@ -18,7 +18,7 @@ from ..fixedpoint import mantissa_shift, rope_phase, rope_rotate, sincos_q15
 from .angles import EXACT_PREC, Angles
 from .base import Plan
 from .entry_proof import WorstEntry, worst_entry
-from .exact import rounded_cos_sin
+from .exact import rounded_cos_sin_at
 from .float32 import Float32Distance, float32_distance
 from .phase_proof import FULL_SCALE, bound_of, phase_terms, runtime_interpolation
 from .rope import Rotation
@@ -226,7 +226,7 @@ class TablePlan(RotationPlan):
         self.full_scale = TABLE_SCALES[bits]
         self.bytes = check_bytes(self.size(spec, self.context, bits), context)
         dtype = np.int16 if bits == 16 else np.int8
-        rows = rounded_cos_sin(spec, self.context, self.full_scale, self.seq_len)
+        rows = rounded_cos_sin_at(spec, np.arange(self.context), self.full_scale, self.seq_len)
         self.cos, self.sin = (t.astype(dtype) for t in rows)
         for t in (self.cos, self.sin):
             t.flags.writeable = False
