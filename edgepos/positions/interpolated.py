@@ -10,10 +10,10 @@ from functools import lru_cache
 
 import mpmath
 import numpy as np
-from mpmath.ctx_iv import MPIntervalContext
 
 from ..errors import UnsupportedError
 from ..fixedpoint import rope_phase, round_half_up, rshift_round
+from .enclosure import IV
 from .phase_proof import FULL_SCALE, bound_of, interpolation_error, phase_terms, rounded_up
 from .plan import RotationPlan
 from .rope import Rotation
@@ -22,8 +22,6 @@ from .spec import POSITION_LIMIT, check_choice, check_context
 ENTRIES = (64, 128, 256, 512, 1024)
 ORDERS = {1: "linear", 2: "quadratic"}
 ENTRY_BITS = 15  # entries are in units of 2^−15/32767
-_IV = MPIntervalContext()
-_IV.dps = 30
 
 
 @lru_cache(maxsize=None)
@@ -59,9 +57,9 @@ def interpolation_bound(entries: int, order: int) -> float:
     """
     if order == 1:
         return interpolation_error(wave(entries, 1)).worst
-    h = _IV.pi / (2 * entries)
-    rounding = (_IV.mpf(5) / 8 + _IV.mpf(1) / 2) / 2**ENTRY_BITS
-    return rounded_up((FULL_SCALE * h**3 / (9 * _IV.sqrt(3)) + rounding).b)
+    h = IV.pi / (2 * entries)
+    rounding = (IV.mpf(5) / 8 + IV.mpf(1) / 2) / 2**ENTRY_BITS
+    return rounded_up((FULL_SCALE * h**3 / (9 * IV.sqrt(3)) + rounding).b)
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,13 @@ from functools import lru_cache
 
 import mpmath
 import numpy as np
-from mpmath.ctx_iv import MPIntervalContext
 
 from ..fixedpoint import quarter_table, sincos_q15
+from .enclosure import IV
 
 FULL_SCALE = 32767
 # exhaustive_error() for the runtime's table: what the proof's 1/2 + interpolation bounds from above.
 EXHAUSTIVE_MAX = 0.576969
-_IV = MPIntervalContext()
-_IV.dps = 30
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Interpolation:
 def interpolation_error(table: np.ndarray) -> Interpolation:
     """A proven upper bound of |chord − 32767·sin| on each segment of a quarter wave; table int [segments + 1], scaled by 32767·2^15."""
     segments = len(table) - 1
-    h = _IV.pi / (2 * segments)
+    h = IV.pi / (2 * segments)
     errors = [_segment_error(i, h, int(table[i]), int(table[i + 1])) for i in range(segments)]
     worst = int(np.argmax(errors))
     return Interpolation(errors[worst], worst, tuple(errors))
@@ -51,15 +49,15 @@ def interpolation_error(table: np.ndarray) -> Interpolation:
 
 def _segment_error(i: int, h, first: int, last: int) -> float:
     """The bound on the segment [i·h, (i + 1)·h] with the entries `first` and `last`."""
-    x0, left = i * h, _IV.mpf(first) / 2**15
-    slope = (_IV.mpf(last) / 2**15 - left) / h
+    x0, left = i * h, IV.mpf(first) / 2**15
+    slope = (IV.mpf(last) / 2**15 - left) / h
 
     def error(x):
-        return left + slope * (x - x0) - FULL_SCALE * _IV.sin(x)
+        return left + slope * (x - x0) - FULL_SCALE * IV.sin(x)
 
     cosine = mpmath.mpf((slope / FULL_SCALE).mid)
-    x = _IV.mpf(mpmath.acos(min(cosine, mpmath.mpf(1))))  # where e is least; any point would do for the proof
-    tangent = abs(slope - FULL_SCALE * _IV.cos(x)) * max(abs(x - x0).b, abs(x - x0 - h).b)
+    x = IV.mpf(mpmath.acos(min(cosine, mpmath.mpf(1))))  # where e is least; any point would do for the proof
+    tangent = abs(slope - FULL_SCALE * IV.cos(x)) * max(abs(x - x0).b, abs(x - x0 - h).b)
     ends = max(abs(error(x0)).b, abs(error(x0 + h)).b)
     return rounded_up(max(ends, (abs(error(x)) + tangent).b))
 
@@ -78,7 +76,7 @@ def bound_of(terms: dict[str, float]) -> float:
 def phase_terms(max_position: int, interpolation: Interpolation | None = None) -> dict[str, float]:
     """The terms of the bound for positions up to `max_position`, each rounded up to a float64, in units of 1/32767."""
     interpolation = interpolation or runtime_interpolation()
-    per_turn = FULL_SCALE * 2 * _IV.pi
+    per_turn = FULL_SCALE * 2 * IV.pi
     return {
         "output_rounding": 0.5,
         "interpolation": interpolation.worst,
