@@ -13,23 +13,26 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from .errors import ContextError, EdgePosError, FormatError, UnsupportedError
-from .fixedpoint import ARITH as arith
 
 try:
     __version__ = version("edgepos")
 except PackageNotFoundError:  # a source tree that was not installed
     __version__ = "0+source"
 
-# Loaded on first use: `import edgepos` stays fast, and the runtime works without the exporter's libraries.
-_LAZY = {"open": "bundle", "Bundle": "bundle", "export_bundle": "exporter", "reference": "float_session", "positions": None}
+# Name -> (module, its name there), loaded on first use: `import edgepos` stays fast, and the runtime works without the exporter's libraries.
+_LAZY = {
+    "arith": ("fixedpoint", "ARITH"), "open": ("bundle", "open"), "Bundle": ("bundle", "Bundle"), "export_bundle": ("exporter", "export_bundle"),
+    "reference": ("float_session", "reference"), "positions": ("positions", None),
+}  # fmt: skip
 
-__all__ = ["ContextError", "EdgePosError", "FormatError", "UnsupportedError", "arith", *_LAZY]
+__all__ = ["ContextError", "EdgePosError", "FormatError", "UnsupportedError", *_LAZY]
 
 
 def __getattr__(name: str):
     if name not in _LAZY:
         raise AttributeError(f"module 'edgepos' has no attribute {name!r}")
-    module = import_module(f".{_LAZY[name] or name}", __name__)
-    value = module if _LAZY[name] is None else getattr(module, name)
+    module, attribute = _LAZY[name]
+    value = import_module(f".{module}", __name__)
+    value = value if attribute is None else getattr(value, attribute)
     globals()[name] = value
     return value
