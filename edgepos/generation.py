@@ -34,7 +34,7 @@ class Generates:
         check_output(self, embedding=False)
         return iter(
             generate(
-                self, self.the_tokenizer(), prompt, max_new_tokens, temperature, top_k, top_p, seed,
+                self, self.the_tokenizer(), prompt, max_new_tokens, seed=seed, temperature=temperature, top_k=top_k, top_p=top_p,
                 repetition_penalty=repetition_penalty, penalty_last=penalty_last, stop=stop, eos=eos,
             )
         )  # fmt: skip

@@ -25,22 +25,18 @@ class Rules:
         cls,
         tokenizer: Tokenizer,
         max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
-        penalty_last: int = 0,
         stop: str | bytes | Iterable[str | bytes] = (),
         eos: bool | Iterable[int] = True,
+        **sampling,
     ) -> Rules:
-        """From what users give. eos: True for the model's ids, False for none, or ids. Raises EdgePosError for anything out of range."""
+        """From what users give. eos: True for the model's ids, False for none, or ids. sampling: the parameters of Sampling.of.
+        Raises EdgePosError for anything out of range."""
         texts = [stop] if isinstance(stop, (str, bytes)) else list(stop)
         if not all(isinstance(text, (str, bytes)) and text for text in texts):
             raise EdgePosError(f"stop is {stop!r}; one or more texts that are not empty are needed")
         stops = tuple(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text for text in texts)
         ids = (tokenizer.eos_ids if eos else ()) if isinstance(eos, bool) else whole_numbers("eos", list(eos)).tolist()
-        how = Sampling.of(temperature, top_k, top_p, repetition_penalty, penalty_last)
-        return cls(how, whole_number("max_new_tokens", max_new_tokens, 0, 2**31 - 1), stops, frozenset(ids))
+        return cls(Sampling.of(**sampling), whole_number("max_new_tokens", max_new_tokens, 0, 2**31 - 1), stops, frozenset(ids))
 
 
 @dataclass
@@ -96,9 +92,7 @@ def generate(
     tokenizer: Tokenizer,
     prompt: str | bytes | Sequence[int],
     max_new_tokens: int = 128,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
+    *,
     seed: int = 0,
     **rules,
 ) -> Generation:
@@ -110,7 +104,7 @@ def generate(
     EdgePosError for an empty prompt or parameters out of range, ContextError for a prompt that does not fit; both before
     anything is evaluated.
     """
-    checked = Rules.of(tokenizer, max_new_tokens, temperature, top_k, top_p, **rules)
+    checked = Rules.of(tokenizer, max_new_tokens, **rules)
     seed = whole_number("seed", seed, 0, 2**64 - 1)
     used = session.length
     if isinstance(prompt, (str, bytes)):

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..errors import EdgePosError, UnsupportedError
 from ..resources import c_runtime_dir
 from ..sampling import Sampling
+from ..session_rules import whole_number
 from . import tools
 from .baremetal import BareMetalBoard
 from .boards import Board, Job
@@ -142,8 +143,7 @@ def generate(
     prompt = [int(i) for i in ids]
     if not prompt or n < 1:
         raise EdgePosError("nothing to generate; give at least one prompt id and n >= 1")
-    if not 0 <= seed < 1 << 64:
-        raise EdgePosError(f"seed {seed} is outside 0 … 2^64-1")
+    seed = whole_number("seed", seed, 0, 2**64 - 1)
     job = Job(prompt, int(n), Sampling.of(temperature, top_k, top_p, repetition_penalty, penalty_last), seed, context)
     return target.generate(runtime_of(bundle), bundle.model_path, job)
 
