@@ -128,11 +128,11 @@ def _check_calibration(bundle, tokenizer, text: Text) -> None:
 
 def _wide_cache(bundle, canonical):
     """The bundle's program with 16 instead of 8 bits in the KV cache; None for one that has 16."""
-    options, header = bundle.manifest.get("options") or {}, bundle.program.header
+    header, manifest = bundle.program.header, bundle.manifest
     if header.kv_bits == 16:
         return None
-    choices = bundle.manifest["choices"]
-    return compile(canonical, weights=options["weights"], kv="kv16", context=header.context, choices=choices, tokenizer=None)
+    weights, choices = manifest["options"]["weights"], manifest["choices"]
+    return compile(canonical, weights=weights, kv="kv16", context=header.context, choices=choices, tokenizer=None)
 
 
 def _check_source(bundle, canonical) -> None:

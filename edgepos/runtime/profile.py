@@ -10,7 +10,6 @@ import numpy as np
 
 from ..errors import EdgePosError
 from ..program import NONE, Op, Operation, Program
-from .native import ffi, lib
 from .session import CSession, _Trace
 
 BLOCK = 1 << 25  # int64 that the bandwidth is measured on: 256 MB, far beyond caches
@@ -88,8 +87,7 @@ def profile(session: CSession, program: Program, prompt: int, tokens: int) -> tu
         raise EdgePosError(f"a prompt of {prompt} and {tokens} tokens: at least 1 and 0 are needed")
     session.reset()
     clock = _Clock(session, program)
-    session._trace = clock
-    lib.ep_set_trace(session._c, lib.edgepos_trace, clock.handle)
+    session._report_to(clock)
     try:
         clock.last = time.perf_counter()
         session.eval_int([7 * i % session.vocab for i in range(prompt)], logits="none")
@@ -98,6 +96,5 @@ def profile(session: CSession, program: Program, prompt: int, tokens: int) -> tu
             clock.length, clock.last = prompt + i, time.perf_counter()
             session.eval_int([11 * i % session.vocab], logits="last")
     finally:
-        session._trace = None
-        lib.ep_set_trace(session._c, ffi.NULL, ffi.NULL)
+        session._report_to(None)
     return dict(prefill), dict(clock.costs)

@@ -250,12 +250,15 @@ class CSession(Generates, Embeds):
 
     def set_trace(self, callback: Callable[[TraceEvent], None] | None) -> None:
         """Call ``callback(TraceEvent)`` after every operator with an output; None stops it. It must not use the session."""
+        self._report_to(None if callback is None else _Trace(callback))
+
+    def _report_to(self, trace: _Trace | None) -> None:
         with self._alone():
-            self._trace = None if callback is None else _Trace(callback)
-            if self._trace is None:
+            self._trace = trace
+            if trace is None:
                 lib.ep_set_trace(self._c, ffi.NULL, ffi.NULL)
             else:
-                lib.ep_set_trace(self._c, lib.edgepos_trace, self._trace.handle)
+                lib.ep_set_trace(self._c, lib.edgepos_trace, trace.handle)
 
     def _raise_trace_error(self) -> None:
         if self._trace is not None and self._trace.error is not None:

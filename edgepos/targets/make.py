@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import EdgePosError, UnsupportedError
@@ -76,7 +76,8 @@ def make(bundle, name: str, output: Path, wish: Wish, progress=None) -> Product:
         )  # fmt: skip
         _check(of, built, wish)
         _place(built.file, output)
-    return Product(output, built.compiler, built.code, built.model, built.data, built.arena, built.stack, built.run.replace("./OUTPUT", str(output) if output.is_absolute() else f"./{output}").replace("OUTPUT", str(output)))
+    run = built.run.replace("./OUTPUT", str(output) if output.is_absolute() else f"./{output}").replace("OUTPUT", str(output))
+    return replace(built, file=output, run=run)
 
 
 def _check(of: Target, built: Product, wish: Wish) -> None:
