@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from .cli_common import BundleArgument, out
+from .cli_common import BundleArgument, ThreadsOption, out
 from .errors import EdgePosError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def bench(
     bundle: BundleArgument,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens evaluated together.")] = 256,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens generated one by one behind them.")] = 64,
-    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    threads: ThreadsOption = 1,
     profile: Annotated[bool, typer.Option("--profile", help="Time, bytes and integer operations of every kind of operator.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from .cli_common import err, out, progress_bar
-from .cli_report import FailOption, FieldOption, TextOption
+from .cli_report import FailOption, FieldOption, MaxTokensOption, TextOption, TokenizerOption
 from .errors import EdgePosError
 
 PageOption = Annotated[Optional[Path], typer.Option("--output", "-o", help="Also write this .html page, and its numbers beside it as .json.")]
@@ -48,8 +48,8 @@ def sweep(
     kv: Annotated[str, typer.Option(help="Formats of the KV cache, with commas between.")] = "kv16,kv8",
     text: TextOption = None,
     field: FieldOption = "text",
-    tokenizer: Annotated[Optional[Path], typer.Option(help="The tokenizer of an .onnx source, as for export.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Use at most so many tokens of the text.")] = 8192,
+    tokenizer: TokenizerOption = None,
+    max_tokens: MaxTokensOption = 8192,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes at a time.")] = min(4, os.cpu_count() or 1),
     scheduler: Annotated[Optional[str], typer.Option(help="The address of a Dask scheduler whose workers see the same files (needs the extra cluster).")] = None,
     as_json: JsonOption = False,

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .cli_common import BundleArgument, Engine, err, progress_bar
+from .cli_common import BundleArgument, Engine, EngineOption, ThreadsOption, err, progress_bar
 from .errors import EdgePosError
 
 
@@ -20,8 +20,8 @@ def embed(
     file: Annotated[Optional[Path], typer.Option("--file", help="A UTF-8 file: each line that is not empty is a text.")] = None,
     output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write float32 [texts, d] to this .npy file instead of printing.")] = None,
     similarity: Annotated[bool, typer.Option("--similarity", help="Print the cosines of all pairs instead.")] = False,
-    engine: Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")] = Engine.c,
-    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    engine: EngineOption = Engine.c,
+    threads: ThreadsOption = 1,
 ) -> None:
     """Print the embedding of each text as one line of JSON."""
     import numpy as np

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 import typer
 from rich.table import Table
 
-from .cli_common import BundleArgument, out, progress_bar
+from .cli_common import BundleArgument, ThreadsOption, out, progress_bar
 from .errors import EdgePosError
 
 TextOption = Annotated[
@@ -18,6 +18,8 @@ TextOption = Annotated[
     typer.Option(help="What to measure on, may be given several times: a UTF-8 text, .jsonl, or .json with token ids; default: EdgePos's own."),
 ]
 FieldOption = Annotated[str, typer.Option(help="The key of the text in each line of a .jsonl file.")]
+TokenizerOption = Annotated[Optional[Path], typer.Option(help="The tokenizer of an .onnx source, as for export.")]
+MaxTokensOption = Annotated[int, typer.Option(min=2, help="Use at most so many tokens of the text.")]
 FailOption = Annotated[
     Optional[str],
     typer.Option(help="Exit code 3 when a figure is worse, as kl=0.01,top1=0.95: the largest kl, perplexity or change, the least top1, cosine or nearest."),
@@ -29,10 +31,10 @@ def report(
     source: Annotated[Path, typer.Option(help="The model the bundle was made from.")],
     text: TextOption = None,
     field: FieldOption = "text",
-    tokenizer: Annotated[Optional[Path], typer.Option(help="The tokenizer of an .onnx source, as for export.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Use at most so many tokens of the text.")] = 8192,
+    tokenizer: TokenizerOption = None,
+    max_tokens: MaxTokensOption = 8192,
     window: Annotated[int, typer.Option(min=2, help="Tokens of context at most.")] = 512,
-    threads: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    threads: ThreadsOption = 1,
     fail_above: FailOption = None,
     peers: Annotated[Optional[Path], typer.Option(help="A file of bench/accuracy.py --json: figures of others, shown where the text is the same.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure on the text of the calibration, too.")] = False,

@@ -9,12 +9,10 @@ from typing import Annotated, Optional
 
 import typer
 
-from .cli_common import BundleArgument, Engine, err, progress_bar
+from .cli_common import BundleArgument, Engine, EngineOption, ThreadsOption, err, progress_bar
 from .errors import EdgePosError
 
-EngineOption = Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")]
 ContextOption = Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")]
-ThreadsOption = Annotated[int, typer.Option(min=1, max=64)]
 
 
 def run(
