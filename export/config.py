@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,13 @@ def check_context(origin: str, asked: int | None, limit: int, limit_name: str) -
             "pass a smaller context="
         )
     return context
+
+
+def check_plain(place: str, values: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
+    """Raise UnsupportedError unless each key of ``plain`` is absent, null or has the value there; ``place`` stands in front of the key."""
+    for key, needed in plain.items():
+        if values.get(key, needed) not in (needed, None):
+            raise UnsupportedError(f"{place}{key} is {shorten(values[key])}; supported: {shorten(needed)}")
 
 
 REQUIRED: Any = object()

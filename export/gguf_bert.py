@@ -13,7 +13,7 @@ from edgepos.errors import FormatError, UnsupportedError
 from . import tokenizer_wordpiece
 from .config import Config, check_context
 from .families.encoder import EncoderNames, EncoderShape, build
-from .gguf_file import GgufFile
+from .gguf_file import GgufFile, block_sizes
 from .quantized_rows import LazyRows
 from .sentence_head import SentenceHead
 from .shorten import shorten
@@ -52,11 +52,7 @@ def build_bert(
 
     The embedding is what llama.cpp's programs give: pooled as bert.pooling_type says (without it the mean) and of length 1.
     """
-    dim, heads, layers = (keys.size(f"bert.{key}") for key in ("embedding_length", "attention.head_count", "block_count"))
-    if dim % heads:
-        raise FormatError(f"{file.name}: bert.embedding_length {dim} is not a multiple of attention.head_count {heads}")
-    if layers > len(file.tensors):
-        raise FormatError(f"{file.name}: bert.block_count is {layers}, but the file has {len(file.tensors)} tensors")
+    dim, heads, layers = block_sizes(file, keys, BERT)
     if keys.flag("bert.attention.causal", False):
         raise UnsupportedError(f"{file.name}: bert.attention.causal is true; supported: false")
     pooling = keys.values.get("bert.pooling_type", 1)

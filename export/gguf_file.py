@@ -15,6 +15,7 @@ import numpy as np
 
 from edgepos.errors import FormatError, UnsupportedError
 
+from .config import Config
 from .mapped_file import map_bytes
 from .quantized_rows import BLOCKS, FLOATS, QuantizedRows
 from .shorten import shorten
@@ -181,3 +182,13 @@ def _map_tensors(origin: str, data: np.ndarray, start: int, alignment: int, entr
         if begin < end:
             raise FormatError(f"{origin}: tensors {shorten(name)} and {shorten(other)} overlap at offset {begin}; the file is damaged")
     return tensors
+
+
+def block_sizes(file: GgufFile, keys: Config, name: str) -> tuple[int, int, int]:
+    """(width, heads, layers) of an architecture whose heads divide the width. Raises FormatError naming the key."""
+    dim, heads, layers = (keys.size(f"{name}.{key}") for key in ("embedding_length", "attention.head_count", "block_count"))
+    if dim % heads:
+        raise FormatError(f"{file.name}: {name}.embedding_length {dim} is not a multiple of attention.head_count {heads}")
+    if layers > len(file.tensors):
+        raise FormatError(f"{file.name}: {name}.block_count is {layers}, but the file has {len(file.tensors)} tensors")
+    return dim, heads, layers

@@ -22,7 +22,7 @@ from .config import Config, check_context
 from .families import layernorm_decoder, llama
 from .families.layernorm_decoder import DecoderNames, DecoderShape
 from .gguf_bert import BERT, build_bert, read_word_piece
-from .gguf_file import GgufFile, open_gguf
+from .gguf_file import GgufFile, block_sizes, open_gguf
 from .placement import POSITION_ROWS
 from .quantized_rows import LazyRows, QuantizedRows, ReorderedRows
 from .shorten import shorten
@@ -192,11 +192,7 @@ def _vocabulary(file: GgufFile, keys: Config, name: str) -> int:
 
 def _build_gpt2(file: GgufFile, keys: Config, context: int | None, title: str) -> tuple[ir.Model, int, Mapping[str, np.ndarray | LazyRows]]:
     """(graph, vocabulary, tensors) of GPT-2."""
-    dim, heads, layers = (keys.size(f"gpt2.{key}") for key in ("embedding_length", "attention.head_count", "block_count"))
-    if dim % heads:
-        raise FormatError(f"{file.name}: gpt2.embedding_length {dim} is not a multiple of attention.head_count {heads}")
-    if layers > len(file.tensors):
-        raise FormatError(f"{file.name}: gpt2.block_count is {layers}, but the file has {len(file.tensors)} tensors")
+    dim, heads, layers = block_sizes(file, keys, GPT2)
     count = keys.size("gpt2.context_length")
     tensors = TensorSet(file.name, file.tensors)
     shape = DecoderShape(

@@ -8,12 +8,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgepos.errors import FormatError, UnsupportedError
+from edgepos.errors import FormatError
 from edgepos.positions import T5Bias
 
-from ..config import Config, check_context
+from ..config import Config, check_context, check_plain
 from ..sentence_head import read_sentence_head
-from ..shorten import shorten
 from ..tensor_set import TensorSet
 from .encoder import EncoderNames, EncoderShape, build
 from .layernorm_decoder import read_activation
@@ -65,9 +64,7 @@ class BertLike:
         The pooler of transformers (a dense layer on the first token) is no part of an embedding and is left out.
         """
         config = Config(self.defaults | config.values, config.origin)
-        for key, needed in PLAIN.items():
-            if config.values.get(key, needed) not in (needed, None):
-                raise UnsupportedError(f"{config.origin}: {key} is {shorten(config.values[key])}; supported: {shorten(needed)}")
+        check_plain(f"{config.origin}: ", config.values, PLAIN)
         dim, heads = config.size("hidden_size", default=768), config.size("num_attention_heads", default=12)
         if dim % heads:
             raise FormatError(f"{config.origin}: hidden_size {dim} is not a multiple of num_attention_heads {heads}; correct one")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgepos.errors import UnsupportedError
 from edgepos.positions import Learned
 
-from ..config import Config, check_context
+from ..config import Config, check_context, check_plain
 from ..placement import POSITION_ROWS
 from ..rope_config import head_dim_of, read_encoding
-from ..shorten import shorten
 from ..tensor_set import TensorSet
 from .layernorm_decoder import DecoderNames, DecoderShape, build
 
@@ -31,7 +29,9 @@ NAMES = DecoderNames(
     final_norm="norm_f",
     head="lm_head",
 )
-PLAIN = {"clip_qkv": None, "softmax_scale": None, "qk_ln": False, "prefix_lm": False, "attn_uses_sequence_id": False}
+# transformers makes the MLP four times as wide whatever expansion_ratio says.
+PLAIN = {"logit_scale": None, "no_bias": True, "expansion_ratio": 4}
+PLAIN_ATTENTION = {"clip_qkv": None, "softmax_scale": None, "qk_ln": False, "prefix_lm": False, "attn_uses_sequence_id": False}
 
 
 def build_hf(config: Config, tensors: TensorSet, context: int | None, name: str) -> ir.Model:
@@ -39,13 +39,8 @@ def build_hf(config: Config, tensors: TensorSet, context: int | None, name: str)
     attention = config.values.get("attn_config") or {}
     if not isinstance(attention, dict):
         raise config.wrong("attn_config", attention, "an object")
-    for key, needed in PLAIN.items():
-        if attention.get(key, needed) not in (needed, None):
-            raise UnsupportedError(f"{config.origin}: attn_config.{key} is {shorten(attention[key])}; supported: {shorten(needed)}")
-    # transformers makes the MLP four times as wide whatever expansion_ratio says.
-    for key, needed in (("logit_scale", None), ("no_bias", True), ("expansion_ratio", 4)):
-        if config.values.get(key, needed) not in (needed, None):
-            raise UnsupportedError(f"{config.origin}: {key} is {shorten(config.values[key])}; supported: {shorten(needed)}")
+    check_plain(f"{config.origin}: attn_config.", attention, PLAIN_ATTENTION)
+    check_plain(f"{config.origin}: ", config.values, PLAIN)
     dim, heads = config.size_of(("d_model", "hidden_size")), config.size_of(("n_heads", "num_attention_heads"))
     encoding = read_encoding(config, MODEL_TYPE)
     limit = config.size("max_seq_len", default=2048)
