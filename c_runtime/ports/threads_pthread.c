@@ -99,7 +99,7 @@ int32_t ep_pool_threads(const ep_pool *pool) { return pool->workers + 1; }
 /* Whether the workers are left out of this round. */
 static int alone(ep_pool *pool) {
   if (pool->workers == 0) return 1;
-  if (pool->alone_until == 0 || nanoseconds() >= pool->alone_until) pool->alone_until = 0;
+  if (pool->alone_until && nanoseconds() >= pool->alone_until) pool->alone_until = 0;
   return pool->alone_until != 0;
 }
 
