@@ -40,8 +40,8 @@ def run(tmp_path_factory):
     program = tmp_path_factory.mktemp("program") / "edgepos-run"
     compile_program(c_runtime_dir() / "cli/edgepos_run.c", program)
 
-    def call(*arguments):
-        done = subprocess.run([program, *map(str, arguments)], capture_output=True, timeout=120)
+    def call(*arguments, stdout=subprocess.PIPE):
+        done = subprocess.run([program, *map(str, arguments)], stdout=stdout, stderr=subprocess.PIPE, timeout=120)
         return done.returncode, done.stdout, done.stderr.decode()
 
     return call
@@ -149,6 +149,13 @@ def test_speed_and_memory_are_told(run, model):
 def test_errors_are_one_line(run, model, arguments, status, message):
     code, out, err = run(*(a.replace("{model}", str(model)) for a in arguments))
     assert code == status and message in err and err.count("\n") == 1 and not out
+
+
+@pytest.mark.parametrize("arguments", [("-p", "Once", "-n", 3), ("--selftest",), ("--operators",), ("--perplexity", __file__)])
+def test_output_that_finds_no_room_is_an_error(run, model, arguments):
+    with open("/dev/full", "wb") as full:
+        status, _, told = run(model, *arguments, stdout=full)
+    assert status == 1 and told.splitlines()[-1] == "edgepos-run: standard output: No space left on device"
 
 
 def test_damaged_files_name_the_byte(run, model, tmp_path):

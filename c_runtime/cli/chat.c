@@ -151,7 +151,7 @@ static int read_line(buffer *line) {
 
 void chat(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
   if (!info->chat) stop(EXIT_ERROR, "this model carries no chat form: give it a text to continue by -p");
-  talk t = {.o = o, .model = model, .info = info, .context = cfg->context ? cfg->context : info->context};
+  talk t = {.o = o, .model = model, .info = info, .context = cfg->context};
   void *arena;
   size_t n;
   int terminal = at_terminal();

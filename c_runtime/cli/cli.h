@@ -38,6 +38,8 @@ void release(void *memory);
 uint64_t milliseconds(void);
 /* A session in memory of its own, which *arena gets. */
 ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *bytes);
+/* Tokens that such a session evaluates at a time. */
+int32_t batch_of(const ep_config *cfg);
 /* Token ids of a text of so many bytes, in memory of their own. */
 int32_t *encode_text(const ep_model *model, const char *text, size_t size, int bos, size_t *n);
 /* Token ids written as 1,2,3. */
@@ -63,6 +65,9 @@ typedef struct chooser {
 void open_chooser(chooser *c, const options *o, const ep_info *info, int32_t context);
 void close_chooser(chooser *c);
 int32_t choose(chooser *c, ep_session *session);
+
+void flush(void); /* of the standard output, or the end of the program */
+void report_memory(ep_session *session, size_t arena, int32_t context);
 
 /* Prints tokens as they come: whole code points, nothing that may begin a stop string. answer: what was printed. */
 typedef struct printer {

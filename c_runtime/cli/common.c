@@ -56,6 +56,8 @@ ep_session *open_session(const ep_model *model, const ep_config *cfg, void **are
   return session;
 }
 
+int32_t batch_of(const ep_config *cfg) { return cfg->n_batch ? cfg->n_batch : cfg->cpu ? 64 : 16; }
+
 int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
   int32_t *ids = allocate((strlen(text) / 2 + 1) * sizeof *ids);
   const char *at = text;
@@ -134,6 +136,15 @@ int32_t choose(chooser *c, ep_session *session) {
 
 /* ---- output ----------------------------------------------------------------------------------------------------- */
 
+void flush(void) {
+  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
+}
+
+void report_memory(ep_session *session, size_t arena, int32_t context) {
+  fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 ", %s kernels\n", arena, context,
+          ep_saturations(session), ep_kernels_name(session));
+}
+
 static void show(printer *p, size_t n) {
   if (p->answer) append(p->answer, p->held.data, n);
   if (n) {
@@ -141,7 +152,7 @@ static void show(printer *p, size_t n) {
     memmove(p->held.data, p->held.data + n, p->held.n - n);
   }
   p->held.n -= n;
-  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
+  flush();
 }
 
 int print_token(printer *p, int32_t token) {

@@ -249,7 +249,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   const char *prompt = o->prompt ? o->prompt : "";
   if (info->embedding && (o->n || o->digest)) stop(EXIT_ERROR, "this model gives an embedding, not logits: use --embed");
   size_t n, bytes;
-  int32_t vocab = info->vocab, context = cfg->context ? cfg->context : info->context;
+  int32_t vocab = info->vocab, context = cfg->context;
   int32_t *ids = o->ids ? parse_ids(o->ids, vocab, &n) : encode_text(model, prompt, strlen(prompt), ep_adds_bos(model), &n);
   if (n == 0) stop(EXIT_ERROR, "the prompt is empty and this model puts no token in front of it: give -p TEXT");
   if (n > (size_t)context)
@@ -258,7 +258,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
 
   void *arena;
   ep_session *s = open_session(model, cfg, &arena, &bytes);
-  int32_t chunk = cfg->n_batch ? cfg->n_batch : cfg->cpu ? 64 : 16;
+  int32_t chunk = batch_of(cfg);
   if ((size_t)chunk > n) chunk = (int32_t)n;
   int32_t *rows = o->digest ? allocate((uint64_t)chunk * (uint64_t)vocab * sizeof *rows) : NULL;
   uint64_t digest = EP_DIGEST_INIT;
@@ -298,12 +298,11 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   print_rest(&out);
   if (o->n) putchar('\n');
   if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
-  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output: %s", strerror(errno));
+  flush();
   if (why) fprintf(stderr, "stopped: %s (%" PRId32 " of %" PRId32 " tokens in use)\n", why, ep_length(s), context);
   report_speed("prompt", n, prefilled - start);
   if (decoded) report_speed("generation", decoded, end - prefilled);
-  fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 ", %s kernels\n", bytes, context, ep_saturations(s),
-          ep_kernels_name(s));
+  report_memory(s, bytes, context);
   close_chooser(&c);
   release(rows);
   release(arena);
@@ -324,7 +323,10 @@ int main(int argc, char **argv) {
   if (o.context > info.context)
     stop(EXIT_USAGE, "--context is %" PRId32 ": this model allows at most %" PRId32, o.context, info.context);
 
-  ep_config cfg = {.context = o.context, .n_batch = o.batch, .threads = 1, .cpu = o.generic ? 0 : ep_cpu_detect()};
+  ep_config cfg = {.context = o.context ? o.context : info.context,
+                   .n_batch = o.batch,
+                   .threads = 1,
+                   .cpu = o.generic ? 0 : ep_cpu_detect()};
   ep_pool *pool = NULL;
   if (o.threads > 1) {
     pool = ep_pool_new(o.threads);
@@ -341,5 +343,6 @@ int main(int argc, char **argv) {
   else if (code == 0 && o.text) perplexity(&o, &model, &info, &cfg);
   else if (code == 0 && (!o.selftest || o.prompt || o.ids)) generate(&o, &model, &info, &cfg);
   ep_pool_free(pool);
+  flush();
   return code;
 }

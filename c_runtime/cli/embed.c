@@ -1,6 +1,7 @@
 /* edgepos-run --embed: a text, or every line of the input, as a row of numbers. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli.h"
 
@@ -50,7 +51,7 @@ static void print_row(ep_session *session, const ep_info *info, const int32_t *i
 void embed(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
   if (!info->embedding) stop(EXIT_ERROR, "this model gives logits, not an embedding: use it without --embed");
   if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the text by --ids");
-  size_t n, size, context = (size_t)(cfg->context ? cfg->context : info->context);
+  size_t n, size, context = (size_t)cfg->context;
   uint64_t digest = EP_DIGEST_INIT, texts = 0, start = milliseconds();
   void *arena;
   ep_session *session = open_session(model, cfg, &arena, &size);
@@ -63,8 +64,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
     release(ids);
     texts++;
   } else {
-    if (o->prompt)
-      for (const char *at = o->prompt; *at; at++) append(&line, at, 1);
+    if (o->prompt) append(&line, o->prompt, strlen(o->prompt));
     for (int more = o->prompt ? 1 : next_line(&line); more; more = o->prompt ? 0 : next_line(&line), texts++) {
       int32_t *ids = encode_text(model, line.data ? line.data : "", line.n, ep_adds_bos(model), &n);
       if (n > context) n = cut(model, info, &line, ids, n, context);
@@ -73,9 +73,9 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
     }
   }
   if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
-  if (fflush(stdout) != 0) stop(EXIT_ERROR, "standard output cannot be written");
-  fprintf(stderr, "%" PRIu64 " texts in %" PRIu64 " ms\nmemory: arena %zu bytes, context %zu, saturations %" PRIu64 ", %s kernels\n", texts,
-          milliseconds() - start, size, context, ep_saturations(session), ep_kernels_name(session));
+  flush();
+  fprintf(stderr, "%" PRIu64 " texts in %" PRIu64 " ms\n", texts, milliseconds() - start);
+  report_memory(session, size, cfg->context);
   free(line.data);
   release(row);
   release(arena);

@@ -40,8 +40,8 @@ void perplexity(const options *o, const ep_model *model, const ep_info *info, co
   free(text.data);
 
   ep_config cfg = *given;
-  int32_t context = cfg.context ? cfg.context : info->context, window = context < WINDOW ? context : WINDOW;
-  int with_bos = info->bos >= 0 && ep_adds_bos(model), chunk = cfg.n_batch ? cfg.n_batch : 16;
+  int32_t context = cfg.context, window = context < WINDOW ? context : WINDOW;
+  int with_bos = info->bos >= 0 && ep_adds_bos(model), chunk = batch_of(&cfg);
   if (window < 2) stop(EXIT_ERROR, "a context of %" PRId32 " gives no prediction: at least 2 are needed", context);
   if (n > (size_t)o->max_tokens) n = (size_t)o->max_tokens;
   cfg.context = window;
