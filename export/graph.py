@@ -171,7 +171,7 @@ class GraphBuilder:
 
     def geglu(self, gate: ir.Value, up: ir.Value, prefix: str) -> ir.Value:
         """gelu(gate) * up, with the tanh approximation."""
-        return self._op("Mul", [self.gelu_tanh(gate, f"{prefix}.gelu"), up], f"{prefix}.gated", tuple(gate.shape))
+        return self.product(self.gelu_tanh(gate, f"{prefix}.gelu"), up, f"{prefix}.gated")
 
     def swiglu(self, gate: ir.Value, up: ir.Value, prefix: str) -> ir.Value:
         """silu(gate) * up."""

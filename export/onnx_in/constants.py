@@ -197,15 +197,17 @@ def _elements(node: ir.Node, arguments: list[np.ndarray | None]) -> int:
 
 
 def check_size(node: ir.Node, arguments: list) -> None:
-    """Refuse an operator whose inputs, repeated to fit each other, pass MOST_MOVED. A constant that is not repeated is there already."""
+    """Refuse an operator on a tensor that depends on the ids whose inputs, repeated to fit each other, pass MOST_MOVED.
+
+    A constant that is not repeated is there already, and is not counted.
+    """
     if node.op_type not in ELEMENTWISE and node.op_type != "MatMul":
         return
     kept = 2 if node.op_type == "MatMul" else 0  # axes that do not repeat
     shapes = [a.shape[: len(a.shape) - kept] for a in arguments]
     repeated = math.prod(np.broadcast_shapes(*shapes))
     rows = [math.prod(a.shape[len(a.shape) - kept :]) for a, own in zip(arguments, shapes) if not isinstance(a, np.ndarray) or math.prod(own) < repeated]
-    if rows:
-        _check_count(node, repeated * max(rows), MOST_MOVED)
+    _check_count(node, repeated * max(rows), MOST_MOVED)
 
 
 def _check_count(node: ir.Node, count: int, most: int) -> None:
