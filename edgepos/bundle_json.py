@@ -27,6 +27,10 @@ def check_manifest(file: Path, manifest: dict, info) -> None:
     source = _need(file, manifest, "source", dict)
     if not isinstance(source.get("sha256"), dict):
         raise FormatError(f"{file}: source.sha256 is missing; {ADVICE}")
+    for key in ("calibration", "choices", "options"):
+        _need(file, manifest, key, dict)
+    if not isinstance(manifest["options"].get("weights"), str):
+        raise FormatError(f"{file}: options.weights is missing; {ADVICE}")
     files = _need(file, manifest, "files", dict)
     for name in ("model.gguf", "model.onnx", "report.json"):
         if name not in files:

@@ -151,6 +151,10 @@ def edit(folder, name, change):
         lambda m: m.update(arith=2),
         lambda m: m["selftest"].update(digest="0" * 16),
         lambda m: m.update(source={}),
+        lambda m: m.update(calibration=[1]),
+        lambda m: m.pop("choices"),
+        lambda m: m.update(options=None),
+        lambda m: m["options"].pop("weights"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(copy, change):

@@ -115,22 +115,23 @@ def _counted(cut: list[list[int]], progress: Callable[[int, int], None]) -> Call
 
 def _check_calibration(bundle, tokenizer, text: Text) -> None:
     """Raise EdgePosError when the fixed points were chosen on the beginning of this very text."""
-    known = bundle.manifest.get("calibration") or {}
+    known = bundle.manifest["calibration"]
     document = (text.documents or (text.content,))[0]
     count = known.get("tokens")
     if not isinstance(count, int) or (isinstance(document, str) and tokenizer is None):
         return
     ids = tokenizer.encode(document[:CALIBRATION_CHARS], bos=False) if isinstance(document, str) else list(document)
     bos = [] if tokenizer is None or tokenizer.bos_id is None else [tokenizer.bos_id]
-    if known.get("sha256") in {ids_sha256(start[:count]) for start in (ids, bos + ids)}:
+    if any(known.get("sha256") == ids_sha256(start[:count]) for start in (ids, bos + ids)):
         raise EdgePosError(f"text {text.name}: the bundle was calibrated on it, so it would flatter; give another text, or --force to measure on it")
 
 
 def _wide_cache(bundle, canonical):
     """The bundle's program with 16 instead of 8 bits in the KV cache; None for one that has 16."""
-    header, manifest = bundle.program.header, bundle.manifest
+    header = bundle.program.header
     if header.kv_bits == 16:
         return None
+    manifest = bundle.manifest
     weights, choices = manifest["options"]["weights"], manifest["choices"]
     return compile(canonical, weights=weights, kv="kv16", context=header.context, choices=choices, tokenizer=None)
 

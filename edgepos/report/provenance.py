@@ -21,8 +21,8 @@ def provenance(bundle, command: list[str] | None) -> dict:
         "machine": f"{platform.system()} {platform.machine()}",
         "source_sha256": manifest["source"]["sha256"],
         "model_sha256": manifest["files"]["model.gguf"]["sha256"],
-        "options": manifest.get("options", {}),
-        "calibration": manifest.get("calibration", {}),
+        "options": manifest["options"],
+        "calibration": manifest["calibration"],
     }
 
 
