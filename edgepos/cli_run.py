@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -64,15 +65,30 @@ def _show(pieces) -> None:
     sys.stdout.flush()
 
 
+def _answer(chat, text: str) -> None:
+    dropped = chat.dropped
+    try:
+        pieces = chat.send(text)
+    except EdgePosError as error:
+        if not chat.messages or chat.messages[-1]["role"] == "system":
+            raise
+        err.print(str(error), style="yellow")
+        return
+    with contextlib.closing(pieces):
+        if chat.dropped > dropped:
+            err.print(f"(the context is full: {chat.dropped - dropped} messages left out)", style="dim")
+        _show(pieces)
+
+
 def _talk(chat) -> None:
     """Answer the lines of standard input, one after the other."""
     terminal = sys.stdin.isatty()
     if terminal:
         err.print("One line is one message. Ctrl-C ends an answer, Ctrl-D the conversation.", style="dim")
     while True:
-        if terminal:
-            err.print("> ", end="")
         try:
+            if terminal:
+                err.print("> ", end="")
             line = sys.stdin.buffer.readline()
         except KeyboardInterrupt:
             break
@@ -81,20 +97,11 @@ def _talk(chat) -> None:
         text = line.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
         if not text:
             continue
-        dropped = chat.dropped
         try:
-            pieces = chat.send(text)
-        except EdgePosError as error:
-            if not chat.messages or chat.messages[-1]["role"] == "system":
-                raise
-            err.print(str(error), style="yellow")
-            continue
-        try:
-            if chat.dropped > dropped:
-                err.print(f"(the context is full: {chat.dropped - dropped} messages left out)", style="dim")
-            _show(pieces)
+            _answer(chat, text)
         except KeyboardInterrupt:
-            pieces.close()
+            if chat.messages and chat.messages[-1]["role"] == "user":  # the answer had not begun
+                chat.messages.append({"role": "assistant", "content": ""})
             sys.stdout.write("\n")
     if terminal:
         err.print()

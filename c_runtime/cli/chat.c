@@ -10,6 +10,7 @@
 /* Ctrl-C ends an answer where the system has such signals; elsewhere it ends the program, and no prompt is shown. */
 #ifdef POSIX
 #include <signal.h>
+#include <sys/select.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
@@ -23,10 +24,26 @@ static void catch_interrupts(void) {
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, NULL);
 }
+/* Show the prompt and wait for a line at the terminal. Interrupts are held back from the prompt to the wait: one that came
+ * between the two would be over before it could end the wait. 0: interrupted. */
+static int wait_for_line(void) {
+  sigset_t interrupts, before;
+  fd_set input;
+  FD_ZERO(&input);
+  FD_SET(STDIN_FILENO, &input);
+  sigemptyset(&interrupts);
+  sigaddset(&interrupts, SIGINT);
+  sigprocmask(SIG_BLOCK, &interrupts, &before);
+  fputs("> ", stderr);
+  int ready = interrupted ? 0 : pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, &before);
+  sigprocmask(SIG_SETMASK, &before, NULL);
+  return ready > 0 && !interrupted;
+}
 #else
 static int interrupted;
 static int at_terminal(void) { return 0; }
 static void catch_interrupts(void) {}
+static int wait_for_line(void) { return 1; }
 #endif
 
 typedef struct talk {
@@ -163,7 +180,7 @@ void chat(const options *o, const ep_model *model, const ep_info *info, const ep
   buffer line = {0};
   for (;;) {
     interrupted = 0;
-    if (terminal) fputs("> ", stderr);
+    if (terminal && !wait_for_line()) break;
     if (!read_line(&line)) break;
     if (line.n == 0) continue;
     add(&t, EP_USER, line.data, line.n);
