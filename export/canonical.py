@@ -12,8 +12,8 @@ import onnx_ir as ir
 from edgepos import file_hash
 from edgepos.chat.jinja import ChatTemplate
 
+from .block_rows import GridRows
 from .json_files import read_bytes, read_json_object
-from .quantized_rows import LazyRows
 from .tokenizers import TokenizerSpec
 
 
@@ -44,7 +44,7 @@ class CanonicalModel:
     license: dict[str, Any] | None
     eos_ids: tuple[int, ...]
     bos_id: int | None
-    grids: Mapping[str, LazyRows] = field(default_factory=dict)
+    grids: Mapping[str, GridRows] = field(default_factory=dict)
     tokenizer_problem: str | None = None
     chat: ChatTemplate | None = None
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from edgepos.errors import FormatError
 
+from .block_rows import GridRows
 from .quantized_rows import LazyRows, ReorderedRows
 from .shorten import shorten
 
@@ -22,7 +23,7 @@ class Weight:
     """
 
     name: str
-    array: np.ndarray | LazyRows
+    array: np.ndarray | GridRows
     shape: tuple[int, ...]
 
 

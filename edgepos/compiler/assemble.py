@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..export.mapped_file import release_pages
-from ..export.quantized_rows import LazyRows
+from ..export.block_rows import GridRows
 from ..program import (
     BIDIRECTIONAL, CAUSAL, EMBEDDING, HALF, INTERLEAVED, KV, LOGITS, NONE, PARAMETERS, POOLS, POSITIONS, UNIT_F, Header, Op, Operation, Program, Value,
 )  # fmt: skip
@@ -45,7 +45,7 @@ class Piece:
 class Assembly:
     """A Program being built: `pieces` run parallel to program.ops; `number` maps value names to value numbers."""
 
-    def __init__(self, source: FloatProgram, options: Options, grids: Mapping[str, LazyRows] | None = None):
+    def __init__(self, source: FloatProgram, options: Options, grids: Mapping[str, GridRows] | None = None):
         """grids: initializers whose source holds integers, with those rows."""
         self.source, self.options, self.grids = source, options, grids or {}
         self._embedded = {step.weight for step in source.steps if isinstance(step, Embed)}

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..export.quantized_rows import Grid, LazyRows
+from ..export.block_rows import GridRows
+from ..export.quantized_rows import Grid
 from ..program import GROUP, W4G32
 from .weights import ROWS, SCALE_MAX, QuantizedMatrix, divide, mantissa_shift_rows, row_scales
 
@@ -17,7 +18,7 @@ CODES = 15
 CLIPS = np.linspace(1.0, 0.7, 13)  # shares of a group's range that the search tries
 
 
-def from_source(source: LazyRows, bits: int) -> QuantizedMatrix | None:
+def from_source(source: GridRows, bits: int) -> QuantizedMatrix | None:
     """The integers of a quantized source as w4g32 (bits 4) or w8g32 (bits 8); None where that form cannot hold them.
 
     Codes stay as they are; scales and minima become 16-bit multiples of a step of their row. Raises FormatError for a

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from edgepos.errors import UnsupportedError
 
+from ..block_rows import BlockRows
 from ..canonical import CanonicalModel, read_license, readable, sha256_of
 from ..encoder_graph import OUTPUT, EncoderGraph
 from ..graph import GraphBuilder
@@ -40,12 +41,14 @@ FAMILY = "onnx"
 @dataclass(frozen=True, eq=False)
 class Found:
     """A canonical graph; its values beside those of the source with the same numbers; the vocabulary; the name of its value that is the
-    source's output; files that decided the pooling."""
+    source's output; the shapes of empty caches; weights that are codes in the source; files that decided the pooling."""
 
     model: ir.Model
     foreign: dict[ir.Value, ir.Value]
     vocab_size: int
     output: str
+    caches: dict[ir.Value, tuple[int, ...]]
+    grids: dict[str, BlockRows]
     files: tuple[Path, ...] = ()
 
 
@@ -91,7 +94,7 @@ def _canonical(
                 found = f"{origin}: context is {positions}, but a table in the graph has {limit.positions} positions"
                 raise UnsupportedError(f"{found}; pass a context up to that") from None
             positions = limit.positions
-    check_same(model, frame, found, positions, origin)
+    check_same(model, frame.with_caches(found.caches), found, positions, origin)
     spec, problem, bos, eos, read = _no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size)
     return CanonicalModel(
         model=found.model,
@@ -103,6 +106,7 @@ def _canonical(
         license=license,
         eos_ids=eos,
         bos_id=bos,
+        grids={name: rows for name, rows in found.grids.items() if name in found.model.graph.initializers},
         tokenizer_problem=problem,
     )
 
@@ -133,13 +137,13 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     writer.at = frame.logits.producer()
     result = reader.value(frame.logits)
     if not encoder:
-        return Found(builder.finish(_head(writer, result)), writer.foreign, int(result.shape[-1]), "logits")
+        return Found(builder.finish(_head(writer, result)), writer.foreign, int(result.shape[-1]), "logits", reader.caches, writer.grids)
     if frame.logits.name == "logits":
         raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")
     if writer.embedding is None:
         raise writer.refuse("an encoder without a table of embeddings", "models that read token ids")
     value, compared, files = _embedding(writer, result, folder)
-    return Found(builder.finish(value), writer.foreign, len(writer.embedding[1]), compared, files)
+    return Found(builder.finish(value), writer.foreign, len(writer.embedding[1]), compared, reader.caches, writer.grids, files)
 
 
 def _embedding(writer: Writer, result, folder: Path | None) -> tuple[ir.Value, str, tuple[Path, ...]]:

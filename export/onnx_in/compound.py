@@ -124,6 +124,8 @@ def _attention(reader, node: ir.Node, arguments: list):
         if min(heads, kv_heads) < 1 or q.shape[2] % heads or k.shape[2] % kv_heads or v.shape[2] % kv_heads:
             raise reader.writer.refuse(f"q_num_heads {heads}, kv_num_heads {kv_heads}", "numbers that divide the widths")
         q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    for cache, x in zip(node.inputs[4:6], (k, v)):
+        reader.note_cache(cache, (1, x.shape[1], 0, x.shape[3]))
     steps = mask_steps(reader, node, 3, mask, q.shape[1])
     if attributes.get_int("is_causal", 0):
         steps.append(MaskStep("causal", None))

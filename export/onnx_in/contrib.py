@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from . import norms
+from . import blocks, norms
 from .activations import gelu, gelu_tanh, sigmoid
 from .algebra import as_function
 from .compound import all_empty, attend, mask_steps, merged_heads, rotate, rotation_tables, split_heads, turned
@@ -65,10 +65,15 @@ def _group_query_attention(reader, node: ir.Node, arguments: list):
         q, k, v = (q.moved(lambda a, i=i: a[..., cuts[i] : cuts[i + 1]]) for i in range(3))
     if not isinstance(k, Form) or not isinstance(v, Form) or q.shape[2] % heads or k.shape[2] % kv_heads or v.shape[2] % kv_heads:
         raise reader.unknown(node, arguments)
-    extra = [a for a in arguments[9:] if a is not None]
-    if extra or attributes.get_int("smooth_softmax", 0):
-        raise reader.writer.refuse("position_ids, a bias, or a smooth softmax of its own", "do_rotary, local_window_size and softcap")
+    given = [*arguments, *[None] * 10][9]
+    counted = given is None or (isinstance(given, np.ndarray) and np.array_equal(np.ravel(given), np.arange(reader.length)))
+    if not counted or any(a is not None for a in arguments[10:]) or attributes.get_int("smooth_softmax", 0):
+        raise reader.writer.refuse("positions that do not count from 0, a bias, a sink, or a smooth softmax", "do_rotary, local_window_size and softcap")
     q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    window = attributes.get_int("local_window_size", -1)
+    ring = max(0, window) if attributes.get_int("sliding_window_cache", 0) else 0  # places that such a cache always has
+    for cache in node.inputs[3:5]:
+        reader.note_cache(cache, (1, kv_heads, ring, k.shape[3]))
     if attributes.get_int("do_rotary", 0):
         if not isinstance(cos, np.ndarray) or not isinstance(sin, np.ndarray):
             raise reader.unknown(node, arguments)
@@ -76,7 +81,6 @@ def _group_query_attention(reader, node: ir.Node, arguments: list):
         interleaved = bool(attributes.get_int("rotary_interleaved", 0))
         q, k = (turned(reader, x, *tables, interleaved) for x in (q, k))
     steps = [MaskStep("causal", None)]
-    window = attributes.get_int("local_window_size", -1)
     if window > 0:
         steps.append(MaskStep("window", window))
     scale, softcap = attributes.get_float("scale", 0.0), attributes.get_float("softcap", 0.0)
@@ -101,7 +105,7 @@ def _multi_head_attention(reader, node: ir.Node, arguments: list):
     return [result, *[None] * (len(node.outputs) - 1)]
 
 
-OPERATORS = {
+OPERATORS = blocks.OPERATORS | {
     "BiasGelu": _activation(lambda x, node: gelu(x)),
     "FastGelu": _activation(lambda x, node: gelu_tanh(x)),
     "Gelu": _activation(lambda x, node: gelu(x)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import os
 import stat
@@ -35,7 +37,8 @@ def open_onnx(path: Path) -> ir.Model:
     if size > LARGEST_FILE:
         raise FormatError(f"{path.name}: {size} bytes; an ONNX file has at most {LARGEST_FILE}, weights beyond that are external data")
     try:
-        model = ir.load(path)
+        with _quiet():
+            model = ir.load(path)
     except Exception as error:  # what protobuf and onnx_ir raise for a damaged file has no common class
         raise FormatError(f"{path.name}: not a valid ONNX file ({_line(error)}); export the model again") from None
     check_model(model, path.name, path.parent)
@@ -156,6 +159,18 @@ def _check_order(graph: ir.Graph, origin: str) -> None:
     for value in graph.outputs:
         if value not in known:
             raise FormatError(f"{origin}: output {shorten(value.name or '?')} is made by no node; export the model again")
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without the warnings of onnx_ir about a damaged file, whose errors say it in one line."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _line(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +34,11 @@ class Frame:
         """The inputs for ids [n], by name."""
         given = np.asarray(ids, self.ids.dtype.numpy()).reshape((1,) * (len(self.ids.shape) - 1) + (len(ids),))
         return {self.ids.name: given} | {value.name: at(len(ids)) for value, at in self.others.items()}
+
+    def with_caches(self, shapes: dict[ir.Value, tuple[int, ...]]) -> Frame:
+        """The frame with empty caches of shapes that the reading found."""
+        arrays = {value: _empty(value, shape) for value, shape in shapes.items() if value in self.others}
+        return replace(self, others=self.others | {value: lambda n, array=array: array for value, array in arrays.items()})
 
 
 def frame_of(graph: ir.Graph, origin: str) -> Frame:
@@ -80,11 +85,15 @@ def _other(value: ir.Value, origin: str) -> At:
         # The cache is empty: its axes without a fixed size are the batch and the tokens in it.
         sizes = tuple(d if isinstance(d, int) else 1 if i == 0 else 0 for i, d in enumerate(shape))
         if 0 in sizes:
-            return lambda n: np.zeros(sizes, np.float32 if value.dtype == ir.DataType.BFLOAT16 else kind)
+            return lambda n: _empty(value, sizes)
     raise UnsupportedError(
         f"{origin}: input {shorten(name)} ({value.dtype.name} {[str(d) for d in shape]}) is not understood; supported: token ids, attention_mask, "
         "position_ids, token_type_ids and a cache of keys and values whose length is not fixed"
     )
+
+
+def _empty(value: ir.Value, shape: tuple[int, ...]) -> np.ndarray:
+    return np.zeros(shape, np.float32 if value.dtype == ir.DataType.BFLOAT16 else value.dtype.numpy())
 
 
 def _logits(graph: ir.Graph, origin: str) -> ir.Value:

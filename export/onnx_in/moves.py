@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from ..block_rows import BlockRows
 from .constants import FLOATS
+from .looks import module_of
 from .sources import Made, TokenIds
 from .values import Form, Function, OfRows, Scores, concatenated, constant_form
 
@@ -67,9 +69,14 @@ def _cast(reader, node: ir.Node, arguments: list):
 
 def _concat(reader, node: ir.Node, arguments: list):
     axis = node.attributes.get_int("axis", 0)
-    kept = [a for a in arguments if not (isinstance(a, np.ndarray) and a.size == 0)]
-    if len(kept) == 1:
-        return kept[0]  # an empty cache in front
+    empty = [isinstance(a, np.ndarray) and a.size == 0 for a in arguments]
+    kept = [a for a, none in zip(arguments, empty) if not none]
+    if len(kept) == 1:  # an empty cache in front
+        shape = list(kept[0].shape)
+        shape[axis] = 0
+        for cache in (x for x, none in zip(node.inputs, empty) if none):
+            reader.note_cache(cache, tuple(shape))
+        return kept[0]
     kept = [reader.writer.as_form(a) for a in kept]
     if not all(isinstance(a, (np.ndarray, Form)) for a in kept):
         raise reader.unknown(node, arguments)
@@ -85,11 +92,11 @@ def _shape(reader, node: ir.Node, arguments: list):
 def _gather(reader, node: ir.Node, arguments: list):
     table, ids = arguments
     if isinstance(table, np.ndarray):
-        return _embed(reader, node, table, ids)
+        return embed(reader, node, table, ids)
     return _moved(reader, node, arguments)
 
 
-def _embed(reader, node: ir.Node, table: np.ndarray, ids: Form) -> Form:
+def embed(reader, node: ir.Node, table: np.ndarray | BlockRows, ids: Form) -> Form:
     """Rows of a table for the token ids."""
     writer = reader.writer
     used = reader.sources.used(ids.codes) if isinstance(ids, Form) else []
@@ -98,7 +105,8 @@ def _embed(reader, node: ir.Node, table: np.ndarray, ids: Form) -> Form:
         raise reader.unknown(node, [table, ids])
     if writer.embedding is not None:
         raise writer.refuse("a second table of embeddings read by the token ids", "one")
-    name = node.inputs[0].name or "embed.weight"
+    origin = node.inputs[0]
+    name = origin.name if origin.const_value is not None and origin.name else f"{module_of(node)}.weight"
     weight = writer.weight(name, table, name)
     writer.embedding = (name, table)
     value = writer.graph.embed(weight)

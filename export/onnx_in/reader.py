@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgepos.errors import FormatError
 
 from . import algebra, attention, compound, contrib, linears, moves, norms
+from ..block_rows import BlockRows
 from .constants import Constants, check_size
 from .looks import label, refuse
 from .pooling import TokenSum
@@ -28,6 +29,7 @@ LOOKS = {
     Statistic: "a norm's statistic",
     Scores: "attention scores",
     TokenSum: "a sum over tokens",
+    BlockRows: "a matrix of codes",
 }
 
 
@@ -38,6 +40,7 @@ class Reader:
         self.graph, self.constants, self.writer = graph, constants, writer
         self.sources = writer.sources
         self.values: dict[ir.Value, object] = {}
+        self.caches: dict[ir.Value, tuple[int, ...]] = {}  # shapes of empty caches whose axes the graph does not say
         self.met: dict[ir.Value, None] = {}  # computed constants that are inputs of operators on tensors
 
     @property
@@ -88,6 +91,11 @@ class Reader:
                 raise refuse(self.writer.at, f"its input '{value.name}' is unknown", "inputs that earlier nodes make")
             self.values[value] = self.constants.given(value, self.length)
         return self.writer.current(self.values[value])
+
+    def note_cache(self, value: ir.Value | None, shape: tuple[int, ...]) -> None:
+        """Note the shape of an empty cache where it meets what is joined to it."""
+        if value is not None and value in self.graph.inputs:
+            self.caches[value] = shape
 
     def look(self, arguments: list) -> str:
         """The arguments of a node in a message."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ..block_rows import BlockRows
 from .values import Form, Scores
 
 
@@ -31,10 +32,10 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """x times weight [in, out] plus bias [out]. stored: the name of the weight where the graph holds it, else None."""
+    """x times the transpose of rows [out, in] plus bias [out]. stored: the name of the weight where the graph holds it, else None."""
 
     x: ir.Value
-    weight: np.ndarray
+    rows: np.ndarray | BlockRows
     bias: np.ndarray | None
     name: str
     stored: str | None

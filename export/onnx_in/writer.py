@@ -9,11 +9,13 @@ import onnx_ir as ir
 
 from edgepos.errors import EdgePosError, UnsupportedError
 
+from ..block_rows import BlockRows
 from ..graph import GraphBuilder
 from ..tensor_set import Weight
 from . import activations
 from .attention import write_attention
 from .constants import Constants, longest_working
+from .linears import same_rows
 from .looks import refuse
 from .positions import add_positions
 from .sources import Centered, Heads, Linear, Made, Norm
@@ -46,7 +48,8 @@ class Writer:
         self.layers = 0
         self.part = ""  # of a linear that is used in parts: q, k or v
         self.placed = False
-        self.embedding: tuple[str, np.ndarray] | None = None  # name and table
+        self.embedding: tuple[str, np.ndarray | BlockRows] | None = None  # name and table
+        self.grids: dict[str, BlockRows] = {}  # weights that are codes in the graph
         self.cache: dict[object, object] = {}
         self.written: dict[Form | Function, ir.Value] = {}
         self._names: set[str] = set()
@@ -178,15 +181,17 @@ class Writer:
 
     # ---- nodes
 
-    def weight(self, name: str, array: np.ndarray, stored: str | None = None) -> Weight:
+    def weight(self, name: str, array: np.ndarray | BlockRows, stored: str | None = None) -> Weight:
         """A weight with a name of its own, or with the name `stored` under which the graph holds it."""
         key = ("weight", stored)
-        if stored is not None and key in self.cache and np.array_equal(self.cache[key].array, array):
+        if stored is not None and key in self.cache and same_rows(self.cache[key].array, array):
             return self.cache[key]
         readable = stored is not None and stored.endswith(".weight")
         weight = Weight(self.name(stored if readable else name), array, tuple(array.shape))
         if stored is not None:
             self.cache.setdefault(key, weight)
+        if isinstance(array, BlockRows) and array.has_grid:
+            self.grids[weight.name] = array
         return weight
 
     def _linear(
@@ -198,12 +203,12 @@ class Writer:
             raise self.refuse("parts of linears with different inputs side by side", "parts of linears of one input")
         whole = len(used) == 1 and len(component) == used[0].width and (component == np.arange(used[0].width)).all()
         if whole:
-            matrix, bias = first.weight.T, first.bias
+            matrix, bias = first.rows, first.bias
         else:
             matrix, bias = self._gathered(used, number, component)
         changed = (factor != 1).any()
         if changed:
-            matrix = (matrix * factor[:, None]).astype(np.float32)
+            matrix = (np.asarray(matrix) * factor[:, None]).astype(np.float32)
             bias = None if bias is None else bias * factor
         if const is not None:
             bias = const if bias is None else bias + const
@@ -222,18 +227,20 @@ class Writer:
         logits = self._linear([source], np.zeros(source.width, np.int64), order, factor[0], const, None if softcap else "logits")
         return self.graph.softcap(logits, self.name("softcap"), softcap, output="logits") if softcap else logits
 
-    def _gathered(self, used: list[Source], number: np.ndarray, component: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def _gathered(self, used: list[Source], number: np.ndarray, component: np.ndarray) -> tuple[np.ndarray | BlockRows, np.ndarray | None]:
         if len(used) == 1:
             what, start = used[0].what, int(component[0])
             if (np.diff(component) == 1).all():
                 part = slice(start, start + len(component))
-                return what.weight.T[part], None if what.bias is None else what.bias[part]
-            return np.ascontiguousarray(what.weight[:, component].T), None if what.bias is None else what.bias[component]
+                return what.rows[part], None if what.bias is None else what.bias[part]
+            rows = what.rows[component]
+            rows = np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows
+            return rows, None if what.bias is None else what.bias[component]
         rows, biases = [], []
         cuts = np.flatnonzero(np.diff(number)) + 1
         for run, parts in zip(np.split(number, cuts), np.split(component, cuts)):
             what = self.sources.numbered(run[0]).what
-            rows.append(what.weight[:, parts].T)
+            rows.append(np.asarray(what.rows[parts]))
             biases.append(np.zeros(len(parts)) if what.bias is None else what.bias[parts])
         bias = np.concatenate(biases)
         return np.ascontiguousarray(np.concatenate(rows)), bias if any(s.what.bias is not None for s in used) else None
