@@ -12,14 +12,16 @@ import typer
 
 from .cli_common import BundleArgument, Engine, EngineOption, ThreadsOption, err, progress_bar
 from .errors import EdgePosError
+from .whole_file import check_place, whole_file
 
+CONVERSATION = b"EPCH"  # docs/bundle.md
 ContextOption = Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")]
 
 
 def run(
     bundle: BundleArgument,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to continue.")] = "",
-    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=1, help="Most tokens to generate (of each answer).")] = 128,
+    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="Most tokens to generate (of each answer).")] = 128,
     engine: EngineOption = Engine.c,
     context: ContextOption = None,
     threads: ThreadsOption = 1,
@@ -33,28 +35,66 @@ def run(
     no_eos: Annotated[bool, typer.Option("--no-eos", help="Go on behind an end of text.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="A conversation: every line of the input is a message.")] = False,
     system: Annotated[Optional[str], typer.Option(help="What the model is told before a conversation.")] = None,
+    save: Annotated[Optional[Path], typer.Option(help="Keep the conversation, or prompt and text, for --restore; with -n 0 the prompt alone.")] = None,
+    restore: Annotated[
+        Optional[Path], typer.Option(help="Go on from there: with the saved messages and random numbers, or with the prompt behind the saved text.")
+    ] = None,
 ) -> None:
     """Generate text, or talk."""
     from .bundle import open as open_bundle
+    from .embedding import check_output
+    from .runtime.generate import generate
 
     if chat and prompt:
         raise EdgePosError("--prompt does not go with --chat: give messages as lines of the input")
     if system is not None and not chat:
         raise EdgePosError("--system goes with --chat")
+    if system is not None and restore is not None:
+        raise EdgePosError("--system does not go with --restore: what was saved has its own")
     opened = open_bundle(bundle)
+    if save is not None:
+        check_place(save)
+    state = None if restore is None else _read_state(restore, chat)
     place = {"context": context, "threads": threads, "engine": engine.value}
     choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty, "penalty_last": penalty_last}
     rules = {"max_new_tokens": max_new_tokens, "stop": stop or (), "eos": not no_eos, "seed": seed, **choice}
     if chat:
-        _talk(opened.chat(system, **place, **rules))
+        talk = opened.chat(system, **place, **rules)
+        if state is not None:
+            talk.restore(state)
+        _talk(talk)
+        if save is not None:
+            _write_state(save, talk.save(), talk.session)
         return
     session = opened.session(**place)
-    pieces = session.generate(prompt, **rules)
+    check_output(session, embedding=False)
+    if state is not None:
+        session.restore(state)
+    text = generate(session, session.the_tokenizer(), prompt, **rules)
     started = time.monotonic()
     sys.stdout.write(prompt)
-    _show(pieces)
+    _show(text)
     elapsed = max(time.monotonic() - started, 1e-9)
     err.print(f"{session.position} tokens in {elapsed:.2f} s, {session.position / elapsed:.0f} tokens/s", style="dim")
+    if save is not None:
+        if text.reason == "length":  # the prompt, or the last token, which was chosen and not evaluated
+            session.eval_int(text.ids, logits="none")
+        _write_state(save, session.save(), session)
+
+
+def _read_state(file: Path, chat: bool) -> bytes:
+    if not file.is_file():
+        raise EdgePosError(f"--restore {file}: no such file; name one that --save wrote")
+    state = file.read_bytes()
+    if state.startswith(CONVERSATION) != chat:
+        raise EdgePosError(f"--restore {file}: " + ("no conversation; go on with a text by -p, without --chat" if chat else "a conversation; go on with it by --chat"))
+    return state
+
+
+def _write_state(file: Path, state: bytes, session) -> None:
+    with whole_file(file) as temporary:
+        temporary.write_bytes(state)
+    err.print(f"saved: {file}, {session.length} tokens", style="dim")
 
 
 def _show(pieces) -> None:

@@ -6,11 +6,11 @@ import numpy as np
 
 from . import golden_state
 from .embedding import Embeds, check_output
-from .errors import ContextError, FormatError
+from .errors import ContextError
 from .generation import Generates
 from .golden import Batch, Machine
 from .program import MAX_POSITION, NONE, Op, Program
-from .session_rules import OneAtATime, checked_ids, checked_logits, checked_positions, checked_rewind, whole_number
+from .session_rules import OneAtATime, checked_ids, checked_logits, checked_positions, checked_rewind, checked_state, whole_number
 
 
 class GoldenSession(Generates, Embeds):
@@ -78,10 +78,9 @@ class GoldenSession(Generates, Embeds):
 
     def restore(self, state: bytes) -> None:
         """Take over a saved state. Raises FormatError when it is not of this model; nothing has changed then."""
-        if not isinstance(state, (bytes, bytearray, memoryview)):
-            raise FormatError(f"saved state: bytes are needed, {type(state).__name__} found")
+        state = checked_state(state)
         with self._alone():
-            positions, blocks, row = golden_state.load(self.program, self.context, bytes(state))
+            positions, blocks, row = golden_state.load(self.program, self.context, state)
             self.length, self._row = len(positions), row
             self.machine.positions[: self.length] = positions
             for layer, head, area, array in blocks:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from .errors import ContextError, EdgePosError
+from .errors import ContextError, EdgePosError, FormatError
 from .program import MAX_POSITION
 
 
@@ -75,6 +75,13 @@ def checked_logits(logits) -> str:
 def checked_rewind(n, length: int) -> int:
     """A number of tokens to keep."""
     return whole_number("rewind: the number of tokens to keep", n, 0, length, ContextError)
+
+
+def checked_state(state) -> bytes:
+    """What `restore` is given. Raises FormatError for what is no bytes."""
+    if not isinstance(state, (bytes, bytearray, memoryview)):
+        raise FormatError(f"saved state: bytes are needed, {type(state).__name__} found")
+    return bytes(state)
 
 
 class OneAtATime:

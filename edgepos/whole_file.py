@@ -13,14 +13,28 @@ from .errors import EdgePosError
 
 @contextmanager
 def whole_file(file: Path) -> Iterator[Path]:
-    """The path beside `file` to write to. It takes the name, and the place of what has it, at the end of the block; when that fails nothing stays.
+    """The path beside `file` to write to. It takes the name, and the place of the file that has it, at the end of the block; when that fails nothing stays.
 
-    Raises EdgePosError when the file cannot be written.
+    Raises EdgePosError when the file cannot be written, or its name is that of a folder, device or pipe.
     """
-    temporary = file.parent / f".edgepos-{secrets.token_hex(8)}.tmp"  # short, so that it fits wherever the file's name does
-    try:
+    with _beside(file) as temporary:
         yield temporary
         os.replace(temporary, file)
+
+
+def check_place(file: Path) -> None:
+    """Raise EdgePosError now where `whole_file` would, not when there is something to lose."""
+    with _beside(file) as temporary:
+        temporary.touch()
+
+
+@contextmanager
+def _beside(file: Path) -> Iterator[Path]:
+    temporary = file.parent / f".edgepos-{secrets.token_hex(8)}.tmp"  # short, so that it fits wherever the file's name does
+    try:
+        if file.exists() and not file.is_file():
+            raise EdgePosError(f"{file}: it is there and no regular file; name another one")
+        yield temporary
     except OSError as error:
         raise EdgePosError(f"{file}: cannot be written ({error.strerror or error}); choose a writable place with enough room") from None
     finally:

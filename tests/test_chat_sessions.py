@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -136,7 +137,9 @@ def test_a_saved_conversation_goes_on_the_same(talker):
     other = start()
     other.restore(state)
     assert said(other, LINES[1:]) == rest and other.messages == chat.messages
-    for bad in (b"", state[:20], state[:-1], b"XXXX" + state[4:], state.replace(b'"ids": [', b'"ids": [1, ', 1)):
+    messages, length = struct.unpack_from("<2I", state, 20)
+    more, ids = struct.pack("<I", length + 1), 32 + 8 * messages
+    for bad in (b"", state[:20], state[:-1], b"XXXX" + state[4:], state[:24] + more + state[28:ids] + bytes(4) + state[ids:]):
         messages = list(other.messages)
         with pytest.raises(FormatError, match="saved"):
             other.restore(bad)

@@ -23,7 +23,10 @@ from edgepos.runtime.tokenizer import Tokenizer
 CONTEXT = 40
 
 
-def compile_program(main, program) -> None:
+SANITIZED = ("-O0", "-DEDGEPOS_GENERIC_ONLY", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def compile_program(main, program, flags=("-O1",)) -> None:
     """Compile and link ``main`` with the runtime and the pool."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     assert compiler, "a C compiler is needed to build edgepos-run"
@@ -31,7 +34,7 @@ def compile_program(main, program) -> None:
     rest = [file for file in runtime.glob("cli/*.c") if file.name != "edgepos_run.c"]
     sources = [main, *rest, *runtime.glob("src/*.c"), *runtime.glob("src/kernels/*.c"), runtime / "ports/threads_pthread.c"]
     folders = ["-I", runtime / "include", "-I", runtime / "ports", "-I", runtime / "cli"]
-    subprocess.run([compiler, "-std=c11", "-O1", *folders, "-o", program, *sources, "-pthread"], check=True)
+    subprocess.run([compiler, "-std=c11", *flags, *folders, "-o", program, *sources, "-pthread"], check=True)
 
 
 @pytest.fixture(scope="module")

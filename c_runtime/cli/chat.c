@@ -57,6 +57,7 @@ typedef struct talk {
   size_t n, room;
   int32_t *ids; /* of the conversation */
   size_t n_ids;
+  uint32_t dropped; /* messages left out because the context was full */
 } talk;
 
 static void add(talk *t, int32_t role, const char *text, size_t n) {
@@ -118,6 +119,7 @@ static int fit(talk *t) {
   }
   if (gone) fprintf(stderr, "(the context is full: %zu messages left out)\n", gone);
   drop(t, first, gone);
+  t->dropped += (uint32_t)gone;
   return 1;
 }
 
@@ -166,6 +168,61 @@ static int read_line(buffer *line) {
   return 1;
 }
 
+/* ---- saved conversations (docs/bundle.md) */
+
+static const char magic[] = "EPCH";
+enum { FORMAT = 1, HEAD = 32 };
+
+static void save(talk *t, const char *path) {
+  buffer head = {0};
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < t->n; i++) bytes += t->messages[i].bytes;
+  if (bytes > UINT32_MAX) stop(EXIT_ERROR, "--save %s: the messages have more than 4 GB", path);
+  const uint32_t words[] = {t->dropped, (uint32_t)t->n, (uint32_t)t->chooser.n, (uint32_t)bytes}, format = FORMAT;
+  append(&head, magic, 4);
+  append(&head, (const char *)&format, sizeof format);
+  append(&head, (const char *)&t->chooser.rng.state, sizeof t->chooser.rng.state);
+  append(&head, (const char *)words, sizeof words);
+  for (size_t i = 0; i < t->n; i++) {
+    const uint32_t row[] = {(uint32_t)t->messages[i].role, (uint32_t)t->messages[i].bytes};
+    append(&head, (const char *)row, sizeof row);
+  }
+  append(&head, (const char *)t->chooser.text, t->chooser.n * sizeof *t->chooser.text);
+  for (size_t i = 0; i < t->n; i++) append(&head, t->messages[i].text, t->messages[i].bytes);
+  save_session(path, &head, t->session);
+  free(head.data);
+}
+
+static void restore(talk *t, const char *path, size_t arena) {
+  buffer state = read_state(path, arena, magic);
+  uint32_t format = 0, words[4] = {0}, row[2];
+  if (state.n >= HEAD) {
+    memcpy(&format, state.data + 4, sizeof format);
+    memcpy(&t->chooser.rng.state, state.data + 8, sizeof t->chooser.rng.state);
+    memcpy(words, state.data + 16, sizeof words);
+  }
+  const uint64_t rows = (uint64_t)words[1] * sizeof row, ids = (uint64_t)words[2] * sizeof *t->chooser.text;
+  int good = format == FORMAT && HEAD + rows + ids + words[3] <= state.n;
+  if (good && words[2] > (uint32_t)t->context)
+    stop(EXIT_ERROR, "--restore %s: it has %" PRIu32 " tokens, the context has room for %" PRId32 "; raise --context", path, words[2], t->context);
+  const char *at = state.data + HEAD, *text = at + (good ? rows + ids : 0), *end = text + (good ? words[3] : 0);
+  for (uint32_t i = 0; good && i < words[1]; i++, at += sizeof row) {
+    memcpy(row, at, sizeof row);
+    good = row[0] >= EP_SYSTEM && row[0] <= EP_ASSISTANT && row[1] <= (size_t)(end - text);
+    if (good) add(t, (int32_t)row[0], text, row[1]);
+    text += good ? row[1] : 0;
+  }
+  good = good && text == end;
+  if (good && ids) memcpy(t->chooser.text, at, (size_t)ids);
+  for (uint32_t i = 0; good && i < words[2]; i++) good = t->chooser.text[i] >= 0 && t->chooser.text[i] < t->info->vocab;
+  if (good) restore_session(path, t->session, end, state.n - (size_t)(end - state.data));
+  if (!good || (uint32_t)ep_length(t->session) != words[2])
+    stop(EXIT_ERROR, "--restore %s: its sizes, ids or roles contradict each other or this model; it was changed, or saved by another version or model", path);
+  t->dropped = words[0];
+  t->chooser.n = words[2];
+  free(state.data);
+}
+
 void chat(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
   if (!info->chat) stop(EXIT_ERROR, "this model carries no chat form: give it a text to continue by -p");
   talk t = {.o = o, .model = model, .info = info, .context = cfg->context};
@@ -174,6 +231,7 @@ void chat(const options *o, const ep_model *model, const ep_info *info, const ep
   int terminal = at_terminal();
   t.session = open_session(model, cfg, &arena, &n);
   open_chooser(&t.chooser, o, info, t.context);
+  if (o->restore) restore(&t, o->restore, n);
   if (o->system) add(&t, EP_SYSTEM, o->system, strlen(o->system));
   catch_interrupts();
   if (terminal) fputs("One line is one message. Ctrl-C ends an answer, Ctrl-D the conversation.\n", stderr);
@@ -187,6 +245,7 @@ void chat(const options *o, const ep_model *model, const ep_info *info, const ep
     if (fit(&t)) answer(&t);
   }
   if (terminal) fputc('\n', stderr);
+  if (o->save) save(&t, o->save);
   drop(&t, 0, t.n);
   free(line.data);
   free(t.messages);

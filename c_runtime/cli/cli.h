@@ -15,7 +15,7 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
 enum { MOST_STOPS = 16, NO_PENALTY = 65536 };
 
 typedef struct options {
-  const char *model, *prompt, *ids, *system, *text;
+  const char *model, *prompt, *ids, *system, *text, *save, *restore;
   ep_message stops[MOST_STOPS]; /* texts that end a generation; their roles mean nothing */
   size_t n_stops;
   int32_t n, context, batch, threads, penalty_last, max_tokens;
@@ -52,6 +52,8 @@ typedef struct buffer {
   size_t n, room;
 } buffer;
 void append(buffer *b, const char *data, size_t n);
+/* A file, or its beginning of more than `most` bytes where it has more. */
+buffer read_file(const char *path, size_t most);
 
 /* Chooses tokens: text holds the n ids so far, of which those with a penalty are made less likely. */
 typedef struct chooser {
@@ -78,6 +80,16 @@ typedef struct printer {
 } printer;
 int print_token(printer *p, int32_t token); /* 1: a stop string was there */
 void print_rest(printer *p);                /* what was held back and no stop string came of */
+
+/* ---- state.c: sessions in files (docs/bundle.md) */
+
+/* End the program now if no file can be written there, not when there is something to lose. */
+void check_place(const char *path);
+/* Save what `head` has and the session behind it. The file is never seen half-written. */
+void save_session(const char *path, const buffer *head, const ep_session *session);
+/* What a state for this session may be, read whole: arena is the size of its memory. */
+buffer read_state(const char *path, size_t arena, const char *magic);
+void restore_session(const char *path, ep_session *session, const char *state, size_t n);
 
 /* ---- chat.c, perplexity.c, embed.c, operators.c */
 

@@ -100,6 +100,17 @@ void append(buffer *b, const char *data, size_t n) {
   b->n += n;
 }
 
+buffer read_file(const char *path, size_t most) {
+  buffer content = {0};
+  char part[65536];
+  FILE *file = fopen(path, "rb");
+  if (!file) stop(EXIT_ERROR, "%s: cannot be read: %s", path, strerror(errno));
+  for (size_t n; (n = fread(part, 1, sizeof part, file)) > 0 && content.n <= most;) append(&content, part, n);
+  if (ferror(file)) stop(EXIT_ERROR, "%s: cannot be read: %s", path, strerror(errno));
+  fclose(file);
+  return content;
+}
+
 /* ---- choice ----------------------------------------------------------------------------------------------------- */
 
 static int needs_logits(const options *o) { return o->how.temperature || o->penalty > NO_PENALTY; }

@@ -43,6 +43,8 @@ static const char usage[] =
     "  --no-eos           go on behind an end of text\n"
     "  --chat             a conversation: every line of the input is a message\n"
     "  --system TEXT      what the model is told before it\n"
+    "  --save FILE        keep the conversation, or prompt and text, for --restore (-n 0: the prompt alone)\n"
+    "  --restore FILE     go on from there, with the saved messages and random numbers, or behind the saved text\n"
     "  --perplexity FILE  how well the model predicts a text\n"
     "  --max-tokens N     tokens of it at most (8192)\n"
     "  --embed            print the embedding of the prompt, or without one of every line of the input\n"
@@ -125,7 +127,8 @@ static void parse(options *o, int argc, char **argv) {
       static const char *const with_value[] = {"-p",        "--ids",         "-n",       "--context",
                                                "--batch",   "--threads",     "--temperature",
                                                "--top-k",   "--top-p",       "--seed",   "--repetition-penalty",
-                                               "--penalty-last", "--stop",   "--system", "--perplexity", "--max-tokens"};
+                                               "--penalty-last", "--stop",   "--system", "--perplexity", "--max-tokens",
+                                               "--save",     "--restore"};
       size_t k = 0;
       while (k < sizeof with_value / sizeof *with_value && strcmp(name, with_value[k])) k++;
       if (k == sizeof with_value / sizeof *with_value) stop(EXIT_USAGE, "unknown option '%s': see --help", name);
@@ -147,6 +150,8 @@ static void parse(options *o, int argc, char **argv) {
         case 12: add_stop(o, value); break;
         case 13: o->system = value; break;
         case 14: o->text = value; break;
+        case 16: o->save = value; break;
+        case 17: o->restore = value; break;
         default: o->max_tokens = (int32_t)parse_integer(name, value, INT32_MAX); break;
       }
     }
@@ -156,6 +161,9 @@ static void parse(options *o, int argc, char **argv) {
   if (!!o->prompt + !!o->ids + o->chat + !!o->text > 1) stop(EXIT_USAGE, "more than one of -p, --ids, --chat and --perplexity: use one");
   if (o->embed && (o->chat || o->text || o->ids_out)) stop(EXIT_USAGE, "--embed goes with -p, --ids or neither, not with --chat, --perplexity or --ids-out");
   if (o->penalty < NO_PENALTY) stop(EXIT_USAGE, "--repetition-penalty is below 1: a number from 1 to 65535 is needed");
+  if ((o->save || o->restore) && (o->embed || o->text || o->operators || o->selftest))
+    stop(EXIT_USAGE, "--save and --restore go with -p, --ids or --chat");
+  if (o->system && o->restore) stop(EXIT_USAGE, "--system does not go with --restore: what was saved has its own");
   if (o->system && !o->chat) stop(EXIT_USAGE, "--system goes with --chat");
   if (o->chat && (o->ids_out || o->digest)) stop(EXIT_USAGE, "--ids-out and --digest do not go with --chat");
   if (o->n_stops && o->ids_out) stop(EXIT_USAGE, "--stop needs text: it does not go with --ids-out");
@@ -249,15 +257,20 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   const char *prompt = o->prompt ? o->prompt : "";
   if (info->embedding && (o->n || o->digest)) stop(EXIT_ERROR, "this model gives an embedding, not logits: use --embed");
   size_t n, bytes;
-  int32_t vocab = info->vocab, context = cfg->context;
-  int32_t *ids = o->ids ? parse_ids(o->ids, vocab, &n) : encode_text(model, prompt, strlen(prompt), ep_adds_bos(model), &n);
-  if (n == 0) stop(EXIT_ERROR, "the prompt is empty and this model puts no token in front of it: give -p TEXT");
-  if (n > (size_t)context)
-    stop(EXIT_ERROR, "the prompt has %zu tokens, the context has room for %" PRId32 ": shorten it or raise --context (at most %" PRId32 ")",
-         n, context, info->context);
-
+  int32_t vocab = info->vocab, context = cfg->context, token = -1;
   void *arena;
   ep_session *s = open_session(model, cfg, &arena, &bytes);
+  if (o->restore) {
+    buffer state = read_state(o->restore, bytes, "EPST");
+    restore_session(o->restore, s, state.data, state.n);
+    free(state.data);
+  }
+  int32_t room = context - ep_length(s);
+  int32_t *ids = o->ids ? parse_ids(o->ids, vocab, &n) : encode_text(model, prompt, strlen(prompt), !ep_length(s) && ep_adds_bos(model), &n);
+  if (n == 0) stop(EXIT_ERROR, "the prompt is empty and this model puts no token in front of it: give -p TEXT");
+  if (n > (size_t)room)
+    stop(EXIT_ERROR, "the prompt has %zu tokens, the context has room for %" PRId32 ": shorten it or raise --context (at most %" PRId32 ")",
+         n, room, info->context);
   int32_t chunk = batch_of(cfg);
   if ((size_t)chunk > n) chunk = (int32_t)n;
   int32_t *rows = o->digest ? allocate((uint64_t)chunk * (uint64_t)vocab * sizeof *rows) : NULL;
@@ -274,7 +287,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   const char *why = NULL;
   int stopped = 0;
   for (int32_t i = 0; i < o->n; i++) {
-    int32_t token = choose(&c, s);
+    token = choose(&c, s);
     if (is_eos(o, info, token)) {
       why = "end of text";
       break;
@@ -303,6 +316,10 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   report_speed("prompt", n, prefilled - start);
   if (decoded) report_speed("generation", decoded, end - prefilled);
   report_memory(s, bytes, context);
+  if (o->save) { /* with the last token, which was chosen and not evaluated */
+    if (o->n && !why && ep_length(s) < context) check(ep_eval(s, &token, NULL, 1, NULL), "evaluating");
+    save_session(o->save, &(buffer){0}, s);
+  }
   close_chooser(&c);
   release(rows);
   release(arena);
@@ -336,6 +353,7 @@ int main(int argc, char **argv) {
     cfg.pool = pool;
   }
   int code = 0;
+  if (o.save) check_place(o.save);
   if (o.selftest) code = run_selftest(&model, &info, cfg);
   if (o.operators) operators(&model, &info, cfg);
   else if (code == 0 && o.embed) embed(&o, &model, &info, &cfg);

@@ -8,18 +8,6 @@ enum { WINDOW = 512 };
 static const double LN2 = 0.69314718055994530942;
 static const size_t most_bytes = 33000000; /* what the tokenizer takes at a time */
 
-static buffer read_file(const char *path) {
-  buffer text = {0};
-  char part[65536];
-  FILE *file = fopen(path, "rb");
-  if (!file) stop(EXIT_ERROR, "%s: cannot be read", path);
-  for (size_t n; (n = fread(part, 1, sizeof part, file)) > 0 && text.n <= most_bytes;) append(&text, part, n);
-  if (ferror(file)) stop(EXIT_ERROR, "%s: cannot be read", path);
-  fclose(file);
-  if (text.n > most_bytes) stop(EXIT_ERROR, "%s: more than %zu bytes: give a part of it", path, most_bytes);
-  return text;
-}
-
 /* 2^x for x >= 0: the powers of two by doubling, the rest as a series. Floating point only for what is printed. */
 static double power_of_two(double x) {
   double whole = 1, sum = 1, term = 1;
@@ -33,7 +21,8 @@ static double power_of_two(double x) {
 
 void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *given) {
   if (!info->tokenizer) stop(EXIT_ERROR, "this model carries no tokenizer: it cannot read a text");
-  buffer text = read_file(o->text);
+  buffer text = read_file(o->text, most_bytes);
+  if (text.n > most_bytes) stop(EXIT_ERROR, "%s: more than %zu bytes: give a part of it", o->text, most_bytes);
   if (info->embedding) stop(EXIT_ERROR, "this model gives an embedding and predicts no token: use --embed");
   size_t n = 0, size;
   int32_t *ids = encode_text(model, text.data, text.n, 0, &n);

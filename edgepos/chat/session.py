@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 
-from ..errors import ContextError, EdgePosError, FormatError
+import numpy as np
+
+from ..errors import ContextError, FormatError
 from ..runtime.generate import Generation, Rules
 from ..sampling import Rng
-from ..session_rules import whole_number
-from .template import BundleTemplate, checked_messages
+from ..session_rules import checked_state, whole_number
+from .template import ROLES, BundleTemplate, checked_messages
 
-STATE = struct.Struct("<4sII")  # magic, bytes of JSON, bytes of the session's state
-MAGIC = b"EPCH"
+STATE = struct.Struct("<4sIQIIII")  # docs/bundle.md, "Saved conversation"
+MAGIC, FORMAT = b"EPCH", 1
+NAME = "saved conversation"
 
 
 class Chat:
@@ -82,29 +84,44 @@ class Chat:
             messages = messages[:first] + messages[first + 2 :]
 
     def save(self) -> bytes:
-        """The conversation with the session's cache, for `restore`."""
-        head = {"messages": self.messages, "ids": self._ids, "rng": self._rng.state, "dropped": self.dropped}
-        data, state = json.dumps(head).encode("ascii"), self.session.save()
-        return STATE.pack(MAGIC, len(data), len(state)) + data + state
+        """The conversation with the session's cache, for `restore`: the bytes of `edgepos-run --chat --save`."""
+        texts = [message["content"].encode("utf-8", "surrogateescape") for message in self.messages]
+        head = STATE.pack(MAGIC, FORMAT, self._rng.state, self.dropped, len(texts), len(self._ids), sum(map(len, texts)))
+        rows = [(ROLES[message["role"]], len(text)) for message, text in zip(self.messages, texts)]
+        parts = [head, np.array(rows, "<u4").tobytes(), np.array(self._ids, "<i4").tobytes(), *texts, self.session.save()]
+        return b"".join(parts)
 
     def restore(self, state: bytes) -> None:
         """Take over a saved conversation. Raises FormatError when it is none, or of another model; nothing has changed then."""
-        try:
-            magic, size, rest = STATE.unpack_from(state)
-            head = json.loads(bytes(state[STATE.size : STATE.size + size]))
-            messages, ids = head["messages"], [int(i) for i in head["ids"]]
-            rng, dropped = int(head["rng"]) % (1 << 64), int(head["dropped"])
-            cache = bytes(state[STATE.size + size :])
-            messages = checked_messages(messages) if messages else []
-        except (struct.error, ValueError, KeyError, TypeError, RecursionError, EdgePosError):
-            magic = None
-        if magic != MAGIC or len(cache) != rest:
-            raise FormatError("saved conversation: it is not one that Chat.save wrote")
+        rng, dropped, messages, ids, cache = _parts(state)
+        if any(not 0 <= i < self.session.vocab for i in ids):
+            raise FormatError(f"{NAME}: an id is outside 0 … {self.session.vocab - 1}; restore it with the model that saved it")
         before = self.session.save()
         self.session.restore(cache)
         if self.session.length != len(ids):
             self.session.restore(before)
-            raise FormatError(f"saved conversation: {len(ids)} ids for {self.session.length} tokens in the cache; it was changed")
+            raise FormatError(f"{NAME}: {len(ids)} ids for {self.session.length} tokens in the cache; it was changed")
         self.messages, self._ids, self.dropped = messages, ids, dropped
         self._rng.state = rng
 
+
+def _parts(state: bytes) -> tuple[int, int, list[dict[str, str]], list[int], bytes]:
+    """(state of the random numbers, messages left out, messages, ids, state of the session) of a saved conversation."""
+    state = checked_state(state)
+    if len(state) < STATE.size or STATE.unpack_from(state)[:2] != (MAGIC, FORMAT):
+        raise FormatError(f"{NAME}: it is not one that this version saved")
+    _, _, rng, dropped, count, length, size = STATE.unpack_from(state)
+    ids = STATE.size + 8 * count
+    texts = ids + 4 * length
+    cache = texts + size
+    if len(state) < cache:
+        raise FormatError(f"{NAME}: {len(state)} bytes, at least {cache} are needed; it was cut off")
+    roles, sizes = np.frombuffer(state, "<u4", 2 * count, STATE.size).reshape(-1, 2).T.tolist()
+    names, messages = {number: name for name, number in ROLES.items()}, []
+    if any(role not in names for role in roles) or sum(sizes) != size:
+        raise FormatError(f"{NAME}: roles or sizes of its messages are none; it was changed")
+    at = texts
+    for role, n in zip(roles, sizes):
+        messages.append({"role": names[role], "content": state[at : at + n].decode("utf-8", "surrogateescape")})
+        at += n
+    return rng, dropped, messages, np.frombuffer(state, "<i4", length, ids).tolist(), state[cache:]

@@ -43,6 +43,7 @@ class Rules:
 class Generation:
     """A text that is being made. evaluated: the ids in the session's cache. Iterate it for pieces of text, once.
 
+    ids: those to evaluate next: the prompt, then the token chosen last.
     reason: why it ended: "eos", "stop", "length" (as many tokens as were asked for) or "context" (no room); None before.
     """
 
@@ -56,9 +57,9 @@ class Generation:
 
     def __iter__(self) -> Iterator[str]:
         text = TextStream(self.tokenizer, self.ids[-1], self.rules.stops)
-        ids, reason = self.ids, "length"
+        reason = "length"
         for _ in range(self.rules.most):
-            token = self._choose(ids)
+            token = self._choose(self.ids)
             if token in self.rules.eos:
                 reason = "eos"
                 break
@@ -68,10 +69,10 @@ class Generation:
             if text.stopped:
                 reason = "stop"
                 break
+            self.ids = [token]
             if self.session.context is not None and self.session.length >= self.session.context:
                 reason = "context"
                 break
-            ids = [token]
         piece = text.end()
         if piece:
             yield piece

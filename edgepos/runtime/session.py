@@ -12,7 +12,7 @@ from ..embedding import Embeds, check_output
 from ..errors import ContextError, EdgePosError, FormatError
 from ..generation import Generates
 from ..sampling import Rng, Sampling
-from ..session_rules import OneAtATime, checked_ids, checked_logits, checked_rewind, whole_number
+from ..session_rules import OneAtATime, checked_ids, checked_logits, checked_rewind, checked_state, whole_number
 from .native import Image, aligned, check, ffi, int32_array, int32_pointer, lib, make_config, status_text
 
 MAX_THREADS = 256
@@ -241,12 +241,11 @@ class CSession(Generates, Embeds):
 
     def restore(self, state: bytes) -> None:
         """Take over a saved state. Raises FormatError when it is not of this model or does not fit; nothing has changed then."""
-        if not isinstance(state, (bytes, bytearray, memoryview)):
-            raise FormatError(f"saved state: bytes are needed, {type(state).__name__} found")
+        state = checked_state(state)
         with self._alone():
-            status = lib.ep_state_restore(self._c, ffi.from_buffer(state), memoryview(state).nbytes)
+            status = lib.ep_state_restore(self._c, ffi.from_buffer(state), len(state))
         if status != lib.EP_OK:
-            raise FormatError(f"saved state of {memoryview(state).nbytes} bytes: {status_text(status)}; restore it with the bundle that saved it")
+            raise FormatError(f"saved state of {len(state)} bytes: {status_text(status)}; restore it with the bundle that saved it")
 
     def set_trace(self, callback: Callable[[TraceEvent], None] | None) -> None:
         """Call ``callback(TraceEvent)`` after every operator with an output; None stops it. It must not use the session."""
