@@ -282,12 +282,16 @@ def attention(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarr
     return out.transpose(1, 0, 2).reshape(tokens, -1)
 
 
-def pool(_machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
+def pool(_machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarray:
     """One row of all tokens."""
     x, kind = inputs[0], POOLS[op.params["kind"]]
     if kind == "mean":
         return fx.div_round_half_up(x.sum(axis=0, keepdims=True), np.int64(len(x)))
-    return x.max(axis=0, keepdims=True) if kind == "max" else x[[0 if kind == "first" else -1]]
+    if kind == "max":
+        return x.max(axis=0, keepdims=True)
+    # argmax takes the first of equals, and the first token where nothing is true.
+    at = {"first": 0, "last": -1, "token": np.argmax(batch.ids == op.params["id"]), "largest_id": np.argmax(batch.ids)}[kind]
+    return x[[at]]
 
 
 def _visible(machine: Machine, op: Operation, batch: Batch) -> np.ndarray:

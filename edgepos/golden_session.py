@@ -96,7 +96,7 @@ class GoldenSession(Generates, Embeds):
         with self._alone():
             checked_logits(logits)
             ids = checked_ids(ids, self.vocab, self.length, self.context)
-            if self.length and self.program.bidirectional:
+            if self.length and self.program.one_call:
                 raise ContextError(
                     f"{self.length} tokens are in the cache of a model that attends in both directions; reset it and give all tokens in one call"
                 )

@@ -49,16 +49,16 @@ PARAMETERS = {
     Op.ROPE: ("heads", "head_dim", "layout", "amp_m", "amp_shift"),
     Op.KV_WRITE: ("layer",),
     Op.ATTENTION: ("layer", "heads", "score_m", "score_shift", "w", "out_shift", "alibi_shift", "mask"),
-    Op.POOL: ("kind",),
+    Op.POOL: ("kind", "id"),
 }
 # Parameters that few programs use, with the value that means nothing: an Operation need not state them.
-NEUTRAL = {"source": 0, "offset": 0, "modulo": 0, "groups": 1, "softcap": NONE, "form": 0, "mask": 0}
+NEUTRAL = {"source": 0, "offset": 0, "modulo": 0, "groups": 1, "softcap": NONE, "form": 0, "mask": 0, "id": 0}
 
 HALF, INTERLEAVED = 0, 1  # layout of ROPE
 TOKENS, POSITIONS = 0, 1  # source of EMBED
 W8, W4G32 = 0, 1  # form of LINEAR; W8 with or without group scales
 CAUSAL, BIDIRECTIONAL = 0, 1  # mask of ATTENTION
-POOLS = ("mean", "first", "last", "max")  # kind of POOL
+POOLS = ("mean", "first", "last", "max", "token", "largest_id")  # kind of POOL
 LOGITS, EMBEDDING = 0, 1  # output of a program
 UNIT_F = 30  # fractional bits of a row of Euclidean norm 1
 SOFTCAP_WORDS = 2 + 2049
@@ -223,8 +223,8 @@ class Program:
         return self.values[self.ops[-1].out].width if self.header.output == EMBEDDING else 0
 
     @property
-    def bidirectional(self) -> bool:
-        """True if every token sees the whole call."""
+    def one_call(self) -> bool:
+        """True if a text is one call into an empty session."""
         return self.header.output == EMBEDDING or any(op.code == Op.ATTENTION and op.params["mask"] == BIDIRECTIONAL for op in self.ops)
 
 

@@ -1,6 +1,6 @@
 """EncoderGraph: the canonical graph of a model that turns a text into one row of numbers.
 
-Attention goes in both directions and keeps no cache: the whole text is one call. Texts are not padded, so there is no mask of
+Attention goes in both directions, or is causal, and keeps no cache: the whole text is one call. Texts are not padded, so there is no mask of
 padding. What follows the pooling is of shape [1, width].
 """
 
@@ -19,7 +19,7 @@ from .graph import GraphBuilder
 from .tensor_set import Weight
 
 OUTPUT = "embedding"
-POOLINGS = ("mean", "first", "last", "max")
+POOLINGS = ("mean", "first", "last", "max", "token", "largest_id")
 
 
 class EncoderGraph(GraphBuilder):
@@ -54,20 +54,34 @@ class EncoderGraph(GraphBuilder):
             self._biases[table.name] = self._op("Transpose", [values], f"{prefix}.mask", (1, heads, "S", "S"), metadata=metadata, perm=[0, 3, 1, 2])
         return self._biases[table.name]
 
-    def self_attention(self, q: ir.Value, k: ir.Value, v: ir.Value, name: str, *, heads: int, mask: ir.Value | None = None) -> ir.Value:
-        """Attention of all tokens to all tokens, q, k, v [1, S, heads*head_dim] -> the same shape."""
+    def self_attention(
+        self, q: ir.Value, k: ir.Value, v: ir.Value, name: str, *, heads: int, mask: ir.Value | None = None, causal: bool = False
+    ) -> ir.Value:
+        """Attention of all tokens to all tokens, or causal without a mask, q, k, v [1, S, heads*head_dim] -> the same shape."""
         scale = 1.0 / math.sqrt(int(q.shape[2]) // heads)
         inputs = [q, k, v] if mask is None else [q, k, v, mask]
-        return self._op("Attention", inputs, name, tuple(q.shape), q_num_heads=heads, kv_num_heads=heads, scale=scale, is_causal=0)
+        return self._op("Attention", inputs, name, tuple(q.shape), q_num_heads=heads, kv_num_heads=heads, scale=scale, is_causal=int(causal))
 
-    def pool(self, x: ir.Value, kind: str, *, output: str | None = None) -> ir.Value:
-        """One row of all rows of x, [1, S, d] -> [1, d]; ``kind`` of POOLINGS."""
+    def pool(self, x: ir.Value, kind: str, *, token: int = 0, output: str | None = None) -> ir.Value:
+        """One row of all rows of x, [1, S, d] -> [1, d]; ``kind`` of POOLINGS, ``token`` the id that "token" looks for."""
         shape = (1, x.shape[2])
         if kind in ("mean", "max"):
             axes = self._constant("pool.axes", np.array([1], np.int64))
             return self._op("ReduceMean" if kind == "mean" else "ReduceMax", [x, axes], "pool", shape, output=output, keepdims=0)
+        if kind in ("token", "largest_id"):
+            return self._op("Gather", [x, self._found_token(kind, token)], "pool", shape, output=output, axis=1)
         index = self._constant("pool.index", np.array(0 if kind == "first" else -1, np.int64))
         return self._op("Gather", [x, index], "pool", shape, output=output, axis=1)
+
+    def _found_token(self, kind: str, token: int) -> ir.Value:
+        """The first token whose id is ``token`` (the first of all where there is none), or the first with the largest id; a number."""
+        ids = self.input_ids
+        if kind == "token":
+            wanted = self._constant("pool.token", np.array([token], np.int64))
+            same = self._op("Equal", [ids, wanted], "pool.same", (1, "S"), dtype=ir.DataType.BOOL)
+            ids = self._op("Cast", [same], "pool.marks", (1, "S"), dtype=ir.DataType.INT32, to=int(ir.DataType.INT32))
+        at = self._op("ArgMax", [ids], "pool.found", (1,), dtype=ir.DataType.INT64, axis=1, keepdims=0)
+        return self._op("Squeeze", [at, self._constant("pool.axis", np.array([0], np.int64))], "pool.at", (), dtype=ir.DataType.INT64)
 
     def unit(self, x: ir.Value, name: str, *, output: str | None = None) -> ir.Value:
         """x over its Euclidean norm."""

@@ -214,6 +214,13 @@ class GraphBuilder:
         """GELU by the error function."""
         return self._op("Gelu", [x], name, tuple(x.shape), approximate="none")
 
+    def quick_gelu(self, x: ir.Value, name: str) -> ir.Value:
+        """x * sigmoid(1.702 x)."""
+        factor = self._constant("quick_gelu.factor", np.array(1.702, np.float32))
+        steeper = self._op("Mul", [x, factor], f"{name}.steeper", tuple(x.shape))
+        turned = self._op("Sigmoid", [steeper], f"{name}.sigmoid", tuple(x.shape))
+        return self._op("Mul", [x, turned], name, tuple(x.shape))
+
     def relu(self, x: ir.Value, name: str) -> ir.Value:
         """max(x, 0)."""
         return self._op("Relu", [x], name, tuple(x.shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepos.errors import FormatError, UnsupportedError
+from edgepos.errors import EdgePosError, FormatError, UnsupportedError
 
 from .canonical import CanonicalModel, read_license, readable, sha256_of
 from .chat_template import read_hf_template
@@ -57,10 +57,17 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
         raise config.wrong("bos_token_id", list(bos), "one token id or null")
     eos_ids = token_ids("eos_token_id", family.DEFAULT_EOS)
 
-    tokenizer_path = find_tokenizer(folder)
-    tokenizer = read_tokenizer_json(
-        tokenizer_path, vocab_size=vocab_size, bos_id=bos[0] if bos else None, eos_ids=eos_ids, whole_texts=hasattr(family, "build_encoder")
-    )
+    tokenizer, problem, tokenizer_files = None, None, []
+    try:
+        tokenizer_path = find_tokenizer(folder)
+        tokenizer = read_tokenizer_json(
+            tokenizer_path, vocab_size=vocab_size, bos_id=bos[0] if bos else None, eos_ids=eos_ids, whole_texts=hasattr(family, "build_encoder")
+        )
+        tokenizer_files = [tokenizer_path]
+    except EdgePosError as error:
+        if not getattr(family, "tokenizer_optional", False):
+            raise
+        problem = str(error)
     chat, chat_files = read_hf_template(folder)
     return CanonicalModel(
         model=model,
@@ -68,10 +75,11 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
         name=name,
         context=int(model.metadata_props["edgepos.context"]),
         vocab_size=vocab_size,
-        source_sha256=sha256_of([*read, *chat_files, tokenizer_path], folder),
+        source_sha256=sha256_of([*read, *chat_files, *tokenizer_files], folder),
         license=read_license(folder),
         eos_ids=eos_ids,
-        bos_id=tokenizer.bos_id,
+        bos_id=tokenizer.bos_id if tokenizer else None,
+        tokenizer_problem=problem,
         chat=chat,
     )
 

@@ -101,8 +101,10 @@ MUTATIONS = (
     # Embeddings.
     Mutation("the mean is rounded down", _SRC + "pool.c", "(int32_t)ep_div_round_half_up(sum, n)", "(int32_t)(sum >= 0 ? sum / n : -((n - 1 - sum) / n))"),
     Mutation("the mean leaves out a token", _SRC + "pool.c", "for (int32_t t = 0; t < n; t++, x += width)", "for (int32_t t = 0; t < n - (n > 1); t++, x += width)"),
-    Mutation("the last row is the first", _SRC + "pool.c", "return x[(size_t)(n - 1) * width];", "return x[0];"),
+    Mutation("the last row is the first", _SRC + "pool.c", "if (kind == LAST) return n - 1;", "if (kind == LAST) return 0;"),
     Mutation("the largest becomes the smallest", _SRC + "pool.c", "if (*x > largest) largest = *x;", "if (*x < largest) largest = *x;"),
+    Mutation("of equal largest ids the last counts", _SRC + "pool.c", "ids[t] > ids[at]", "ids[t] >= ids[at]"),
+    Mutation("the token of a pooling is not looked for", _SRC + "pool.c", "ids[t] == id", "ids[t] == 0"),
     Mutation("golden's mean is rounded down", "edgepos/golden.py", "fx.div_round_half_up(x.sum(axis=0, keepdims=True), np.int64(len(x)))", "x.sum(axis=0, keepdims=True) // len(x)", SPECIFICATION_TESTS),
     # Choices.
     Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= lane->best", "lane->tile[r - row] < lane->best"),

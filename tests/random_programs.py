@@ -41,7 +41,7 @@ class Shape:
     softcap: bool = False  # of the scores
     logit_softcap: bool = False
     w4: bool = False  # every other LINEAR
-    pool: str = ""  # kind of POOL: the program gives an embedding (with mask = 1)
+    pool: str = ""  # kind of POOL: the program gives an embedding
     dense: bool = False  # of an embedding: LINEAR, ACT and NORM behind POOL
 
 
@@ -171,7 +171,7 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
         x = b.op(Op.ADD, b.value(s.width), [x, o], la=0, lb=2, n=1)
     head = len(b.ops)
     if s.pool:
-        y = b.op(Op.POOL, b.value(s.width), [x], kind=POOLS.index(s.pool))
+        y = b.op(Op.POOL, b.value(s.width), [x], kind=POOLS.index(s.pool), id=s.vocab // 3 if s.pool == "token" else 0)
         if s.dense:
             y = b.linear(y, s.inner, s, 20)
             y = b.op(Op.ACT, b.value(s.inner), [y], [table], in_shift=-8, out_shift=26, left=0, right=0, id_shift=0)

@@ -122,7 +122,3 @@ def test_what_the_runtime_cannot_hold_is_named():
     vision = transformers.ViTModel(transformers.ViTConfig(**small, image_size=32, patch_size=8))
     with pytest.raises(UnsupportedError, match="example_inputs is .*; give token ids"):
         load_module(vision.eval(), torch.zeros(1, 3, 32, 32))
-    torch.manual_seed(5)
-    config = transformers.CLIPTextConfig(vocab_size=VOCAB, max_position_embeddings=40, **small)
-    with pytest.raises(UnsupportedError, match=r"a function of one number with f\(-1\) = -0.154"):
-        load_module(transformers.CLIPTextModel(config).eval(), torch.tensor(random_ids(20))[None])

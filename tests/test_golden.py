@@ -203,16 +203,18 @@ def test_norm_of_the_largest_numbers_does_not_overflow(rng):
 def test_pool_makes_one_row_rounded_half_up(rng, kind):
     b = Builder(rng, extreme=False)
     x = b.value(6)
-    b.op(Op.POOL, b.value(6), [x], kind=POOLS.index(kind))
+    b.op(Op.POOL, b.value(6), [x], kind=POOLS.index(kind), id=3 if kind == "token" else 0)
     for n in (1, 2, 3, 8, 40):
         rows = rng.integers(-(2**31), 2**31, (n, 6))
         rows[:, 0], rows[:, 1] = 2**31 - 1, -(2**31)
         rows[:, 2] = rng.integers(-2, 3, n)
         m = machine(b)
-        got = m.run(b.ops[0], {x: rows}, batch(range(n)))
+        ids = rng.integers(0, 8, n).tolist()
+        got = m.run(b.ops[0], {x: rows}, Batch(np.array(ids), np.arange(n), 0))
         want = {
             "mean": [math.floor(Fraction(sum(int(v) for v in column), n) + Fraction(1, 2)) for column in rows.T],
             "first": rows[0], "last": rows[-1], "max": [max(column) for column in rows.T.tolist()],
+            "token": rows[ids.index(3) if 3 in ids else 0], "largest_id": rows[ids.index(max(ids))],
         }[kind]  # fmt: skip
         np.testing.assert_array_equal(got, [want])
         assert m.saturations == 0

@@ -54,7 +54,7 @@ typedef struct ep_program {
   int32_t longest_row;     /* most columns of a LINEAR's weights */
   int32_t longest_w4;      /* the same of those in w4g32; 0: none */
   int32_t max_position;    /* the last one that every position table has a row for */
-  int32_t bidirectional;   /* every token sees the whole call */
+  int32_t one_call;        /* a text is one call into an empty session: bidirectional, or an embedding */
   int32_t embedding;       /* width of the embedding; 0: the program gives logits */
   int32_t k_dim, v_dim;    /* largest head sizes of the KV layers, at least 1 */
 } ep_program;

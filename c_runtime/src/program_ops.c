@@ -14,7 +14,7 @@ static const rule rules[EP_OPCODES] = {
     [EP_LINEAR] = {1, 1, 0x5, 0xa, 3, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
     [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
     [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
-    [EP_ATTENTION] = {1, 1, 0, 0x7, 8, 0x68}, [EP_POOL] = {1, 1, 0, 0, 1, 0},
+    [EP_ATTENTION] = {1, 1, 0, 0x7, 8, 0x68}, [EP_POOL] = {1, 1, 0, 0, 2, 0},
 };
 
 /* How far the walk over the operators has come. */
@@ -149,7 +149,8 @@ static int32_t bad_kv_write(const ep_program *p, progress *at, const int32_t *op
 static int32_t bad_scores(ep_program *p, progress *at, const int32_t *op, int32_t window) {
   int32_t heads = op[EP_O_P0 + 1], both = op[EP_O_P0 + 7], bias = op[EP_O_T1];
   if (!flag(both) || (at->mask >= 0 && both != at->mask) || (both && window)) return EP_O_P0 + 7;
-  at->mask = p->bidirectional = both;
+  at->mask = both;
+  if (both) p->one_call = 1;
   if (bias >= 0) {
     int32_t n = ep_cols(p, bias);
     if (!ep_tensor_is(p, bias, EP_I32, heads, n) || (both && n % 2 == 0)) return EP_O_T1;
@@ -167,6 +168,12 @@ static int32_t bad_attention(ep_program *p, progress *at, const int32_t *op, int
   if ((int64_t)heads * l[EP_KV_V_DIM] != out) return EP_O_OUT;
   if (W < 15 || W > 30 || W + 15 + ep_bitlen((uint64_t)(p->context - 1)) > 62) return EP_O_P0 + 4;
   return bad_scores(p, at, op, l[EP_KV_WINDOW]);
+}
+
+static int32_t bad_pool(const ep_program *p, const int32_t *op) {
+  int32_t kind = op[EP_O_P0], id = op[EP_O_P0 + 1];
+  if (kind < 0 || kind > 5) return EP_O_P0;
+  return id < 0 || id > (kind == 4 ? p->vocab - 1 : 0) ? EP_O_P0 + 1 : -1;
 }
 
 static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
@@ -190,7 +197,7 @@ static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
     case EP_ATTENTION: return bad_attention(p, at, op, in, out);
     case EP_POOL:
       at->head_input = op[EP_O_OUT]; /* no op behind it may read a value of the body */
-      return op[EP_O_P0] < 0 || op[EP_O_P0] > 3 ? EP_O_P0 : -1;
+      return bad_pool(p, op);
     default: return -1; /* MUL */
   }
 }
@@ -225,10 +232,10 @@ static ep_status check_row_scales(const ep_program *p, uint64_t *word) {
 }
 
 ep_status ep_check_ops(ep_program *p, uint64_t *word) {
-  progress at = {.head_input = -1, .mask = p->embedding ? 1 : -1};
+  progress at = {.head_input = -1, .mask = -1};
   p->longest_row = 32;
   p->longest_w4 = 0;
-  p->bidirectional = p->embedding > 0;
+  p->one_call = p->embedding > 0;
   p->max_position = INT32_MAX;
   for (int32_t i = 0; i < p->n_ops; i++) {
     const int32_t *op = ep_op(p, i);

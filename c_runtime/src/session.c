@@ -73,7 +73,7 @@ static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *
   s->cfg = *cfg;
   if (cfg->context < 0 || cfg->context > s->program.context || cfg->n_batch < 0 || cfg->threads < 0) return EP_ERR_ARGUMENT;
   if (cfg->context == 0) s->cfg.context = s->program.context;
-  if (cfg->n_batch == 0) s->cfg.n_batch = s->program.bidirectional ? s->cfg.context : cfg->cpu ? 64 : 16;
+  if (cfg->n_batch == 0) s->cfg.n_batch = s->program.one_call ? s->cfg.context : cfg->cpu ? 64 : 16;
   if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
   if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
   ep_choose_kernels(&s->kernels, cfg->cpu);
@@ -106,7 +106,7 @@ ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_
 ep_status ep_check_tokens(const ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n) {
   if (n < 1) return EP_ERR_ARGUMENT;
   if (n > s->cfg.context - s->length) return EP_ERR_CONTEXT;
-  if (s->program.bidirectional && (s->length > 0 || n > s->cfg.n_batch)) return EP_ERR_CONTEXT;
+  if (s->program.one_call && (s->length > 0 || n > s->cfg.n_batch)) return EP_ERR_CONTEXT;
   for (int32_t i = 0; i < n; i++)
     if (tokens[i] < 0 || tokens[i] >= s->program.vocab) return EP_ERR_TOKEN;
   int64_t last = s->length ? s->positions[s->length - 1] : -1;

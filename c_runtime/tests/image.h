@@ -107,7 +107,7 @@ typedef struct shape {
   int32_t kv_bits, grouped, extreme, layers, width, vocab, context, tokenizer;
   int32_t more;          /* head norms, a bias table, softcaps, w4g32 and, unless bidirectional, a window */
   int32_t bidirectional;
-  int32_t embedding;     /* 1 + kind of POOL, in place of logits, with more also a dense layer; implies bidirectional; 0: logits */
+  int32_t embedding;     /* 1 + kind of POOL, in place of logits, with more also a dense layer; 0: logits. Bidirectional up to kind 3 */
   int32_t table;         /* rows of learned positions: int16 if that is odd, from row 1 on; 0: none */
   uint64_t seed;
 } shape;
@@ -212,7 +212,7 @@ static inline int32_t add_positions(builder *b, const shape *s, int32_t x) {
 /* What makes an embedding or the logits of x. */
 static inline void add_head(builder *b, const shape *s, int32_t x, int32_t table) {
   if (s->embedding) {
-    x = add_op(b, OP(EP_POOL, 0, x, -1, -1, -1, -1, -1, s->embedding - 1), s->width);
+    x = add_op(b, OP(EP_POOL, 0, x, -1, -1, -1, -1, -1, s->embedding - 1, s->embedding == 5 ? s->vocab / 2 : 0), s->width);
     if (!s->more) return;
     x = linear(b, x, 70, s->grouped, 1);
     x = add_op(b, OP(EP_ACT, 0, x, -1, table, -1, -1, -1, -8, 24, 0, 0, 0), 70);
@@ -231,7 +231,7 @@ static inline void add_head(builder *b, const shape *s, int32_t x, int32_t table
 /* A two-block transformer with every operator and both layouts of RoPE. */
 static inline void build(builder *b, const shape *s) {
   enum { HEADS = 4, KV_HEADS = 2, K_DIM = 10, V_DIM = 6, INNER = 70 };
-  int32_t both = s->bidirectional || s->embedding, window = s->more && !both ? 5 : 0, cap = -1, bias = -1;
+  int32_t both = s->bidirectional || (s->embedding > 0 && s->embedding < 5), window = s->more && !both ? 5 : 0, cap = -1, bias = -1;
   int32_t w[3], kv[EP_KV_WORDS] = {KV_HEADS, K_DIM, V_DIM, window}, wide = s->kv_bits == 16;
   memset(b, 0, sizeof *b);
   b->random = s->seed;

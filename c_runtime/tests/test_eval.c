@@ -286,7 +286,13 @@ static void test_bidirectional(const shape *s) {
   free(got);
 }
 
-static int32_t pool_of(const int32_t *x, int32_t n, int32_t width, int32_t kind) {
+static int32_t pool_of(const int32_t *x, const int32_t *ids, int32_t n, int32_t width, int32_t kind, int32_t id) {
+  int32_t first = 0, most = 0; /* tokens: the first with that id, the first with the largest */
+  for (int32_t t = n - 1; t >= 0; t--) {
+    if (ids[t] == id) first = t;
+    if (ids[t] >= ids[most]) most = t;
+  }
+  if (kind >= 4) return x[(kind == 4 ? first : most) * width];
   int64_t sum = 0, best = INT64_MIN;
   for (int32_t t = 0; t < n; t++) {
     sum += x[t * width];
@@ -317,13 +323,14 @@ static void test_embedding(const shape *s, int32_t kind) {
   int32_t ids[N], want[70], got[70], token;
   rows seen = {0};
   choose_tokens(s, ids);
+  ids[3] = ids[7] = kind == 4 ? s->vocab / 2 : s->vocab - 1;
   run r = start(&with, 0, 1), few = start(&with, N - 1, 1), lanes = start(&with, N, 3);
   ep_info info;
   CHECK(ep_model_info(&r.model, &info) == EP_OK && info.embedding == (s->more ? 70 : 44) && info.vocab == s->vocab);
   CHECK(ep_embedding(r.s, got) == EP_ERR_STATE && ep_eval(r.s, ids, NULL, N, got) == EP_ERR_OUTPUT);
   ep_set_trace(r.s, keep, &seen);
   CHECK(ep_eval(r.s, ids, NULL, N, NULL) == EP_OK && seen.n_rows == 1);
-  for (int32_t i = 0; i < 44; i++) CHECK(seen.pooled[i] == pool_of(seen.body + i, N, 44, kind));
+  for (int32_t i = 0; i < 44; i++) CHECK(seen.pooled[i] == pool_of(seen.body + i, ids, N, 44, kind, s->vocab / 2));
   CHECK(ep_embedding(r.s, want) == EP_OK && (!s->more || seen.width == 70));
   CHECK(memcmp(want, s->more ? seen.last : seen.pooled, (size_t)info.embedding * 4) == 0);
   CHECK(ep_logits(r.s, got) == EP_ERR_OUTPUT && ep_argmax(r.s, &token) == EP_ERR_OUTPUT);
@@ -367,7 +374,7 @@ int main(void) {
     test_zero_values(&s);
     test_table(&s);
     if (!s.extreme) test_bidirectional(&s);
-    for (int32_t kind = 0; kind < 4; kind++) test_embedding(&s, kind);
+    for (int32_t kind = 0; kind < 6; kind++) test_embedding(&s, kind);
   }
   s.vocab = 2100; /* enough work for several lanes */
   test_splits(&s);

@@ -268,18 +268,21 @@ static void test_embedding_programs(void) {
   /* Operators of build() with more: ..., 10 ATTENTION, ..., 16 LINEAR, ..., 29 ATTENTION, ..., 38 ADD; 39 POOL, 40 LINEAR, 41 ACT, 42 NORM. */
   static const edit edits[] = {
       {-1, EP_H_OUTPUT, 0}, {-1, EP_H_OUTPUT, 2}, {-1, EP_H_OUTPUT, -1}, {-1, EP_H_HEAD_START, 38}, {-1, EP_H_HEAD_START, 40},
-      {-1, EP_H_LOGITS_F, 15}, {39, EP_O_P0, 4}, {39, EP_O_P0, -1}, {39, EP_O_P0 + 1, 1}, {39, EP_O_T0, 1}, {39, EP_O_IN1, 0},
+      {-1, EP_H_LOGITS_F, 15}, {39, EP_O_P0, 6}, {39, EP_O_P0, -1}, {39, EP_O_P0 + 1, 1}, {39, EP_O_T0, 1}, {39, EP_O_IN1, 0},
       {39, EP_O_IN0, 0x7fffffff}, {39, EP_O_CODE, EP_ACT}, {39, EP_O_IN0, 6}, {40, EP_O_IN0, 3}, {40, EP_O_CODE, EP_POOL},
       {40, EP_O_P0 + 1, 0}, {41, EP_O_IN0, 0}, {42, EP_O_IN0, 1 << 30}, {16, EP_O_CODE, EP_POOL}, {10, EP_O_P0 + 7, 0},
       {29, EP_O_P0 + 7, 0},
   };
+  static const edit token[] = {{39, EP_O_P0 + 1, 40}, {39, EP_O_P0 + 1, -1}, {39, EP_O_P0, 5}, {39, EP_O_P0 + 2, 1}, {10, EP_O_P0 + 7, 1}};
   shape s = small(1);
-  for (s.embedding = 1; s.embedding <= 4; s.embedding++) {
+  for (s.embedding = 1; s.embedding <= 6; s.embedding++) {
     s.more = s.embedding & 1;
     CHECK(opens(&s));
   }
   s.embedding = s.more = 1;
   refuse_all(&s, edits, sizeof edits / sizeof *edits);
+  s.embedding = 5; /* the row of a token, causal */
+  refuse_all(&s, token, sizeof token / sizeof *token);
 }
 
 static void test_programs(void) {

@@ -38,7 +38,11 @@ def _gelu_tanh(x):
     return x * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf("0.044715") * x**3))) / 2
 
 
+QUICK = "1.702"  # of CLIP's GELU
+
+
 FUNCTIONS = {
+    "quick_gelu": Function(lambda x: x * _sigmoid(mpmath.mpf(QUICK) * x), 0, 16, 0, 1),
     "silu": Function(lambda x: x * _sigmoid(x), 0, 16, 0, 1),
     "gelu": Function(_gelu, 0, 16, 0, 1),
     "gelu_tanh": Function(_gelu_tanh, 0, 16, 0, 1),

@@ -178,7 +178,7 @@ class Assembly:
         self._append(step, Operation(Op.ACT, self._define(step), self._ins(step.x), (table, NONE, NONE, NONE), params, step.name))
 
     def _pool(self, step: Pool) -> None:
-        self._append(step, Operation(Op.POOL, self._define(step), self._ins(step.x), params={"kind": POOLS.index(step.kind)}, name=step.name))
+        self._append(step, Operation(Op.POOL, self._define(step), self._ins(step.x), params={"kind": POOLS.index(step.kind), "id": step.token}, name=step.name))
 
     def _unit(self, step: Unit) -> None:
         gamma = self._share((UNIT, step.width), UNIT, lambda: np.full(step.width, 1 << UNIT_F, np.int32))

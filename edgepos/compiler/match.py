@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import onnx_ir as ir
 
 from ..errors import UnsupportedError
+from .activations import QUICK
 from .match_attention import caches_of, heads_of, mask_of
-from .match_embedding import EMBEDDING, POOL_OPS, attributes_of_unit, pool_kind
+from .match_embedding import EMBEDDING, POOL_OPS, attributes_of_unit, pooling_of
 from .match_positions import WINDOW, rope_of
 from .match_tables import is_part, rows_of
 from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, reshape_dims, scalar, value_name
@@ -20,7 +22,7 @@ SUPPORTED = (
     "RotaryEmbedding, Sigmoid, Tanh in the forms export/graph.py and export/encoder_graph.py write"
 )
 INPUT_NAME = re.compile(r"input_ids|position_ids|key_position_ids|past_(key|value)\.\d+")
-MASK_OPS = ("Unsqueeze", "Sub", "Cast")
+PART_OPS = ("ArgMax", "Cast", "Equal", "Squeeze", "Sub", "Unsqueeze")  # of a mask, or of the token that a pooling takes
 
 
 def match(model: ir.Model) -> FloatProgram:
@@ -55,7 +57,7 @@ class _Matcher:
                 continue
             if node.domain not in ("", "ai.onnx"):
                 raise refuse(node, f"operator of domain '{node.domain}'", "the standard ONNX operators")
-            if node.op_type in MASK_OPS or any(key in node.metadata_props for key in ("edgepos.alibi", WINDOW)) or is_part(node, self.inputs):
+            if node.op_type in PART_OPS or any(key in node.metadata_props for key in ("edgepos.alibi", WINDOW)) or is_part(node, self.inputs):
                 self.waiting[node] = None
             elif node.op_type not in _OPERATORS:
                 raise refuse(node, "operator not known here", SUPPORTED)
@@ -97,10 +99,10 @@ class _Matcher:
         self._check_used(result)
         if not self.layers:
             raise UnsupportedError(f"graph '{self.graph.name}' has no Attention node; supported: models with at least one")
-        if self.both != self.pooled:
-            raise UnsupportedError(
-                f"graph '{self.graph.name}': output {wanted} with is_causal {int(not self.both)}; logits need is_causal 1, an embedding is_causal 0"
-            )
+        if not self.pooled and len(self.caches) != 2 * self.layers:
+            raise UnsupportedError(f"graph '{self.graph.name}': output logits of attention without a cache; logits need is_causal 1 with past and present")
+        if self.pooled and self.caches:
+            raise UnsupportedError(f"graph '{self.graph.name}': output {wanted} of attention with a cache; a text is one call there")
         if not self.pooled and self.rows != last.width:
             raise UnsupportedError(
                 f"graph '{self.graph.name}': {last.width} logits for an embedding of {self.rows} rows; one vocabulary is supported"
@@ -168,9 +170,10 @@ class _Matcher:
         self._emit(Place(node.name, value_name(out), const_shape(node.inputs[0])[1], table, spec, offset), out)
 
     def _pool(self, node: ir.Node) -> None:
-        kind = pool_kind(node)
+        kind, token, parts = pooling_of(node, self.inputs, self.rows)
+        self.done.update(parts)
         x, out = self._take(node, 0), node.outputs[0]
-        self._emit(Pool(node.name, value_name(out), self.width[x], value_name(x), kind), out)
+        self._emit(Pool(node.name, value_name(out), self.width[x], value_name(x), kind, token), out)
         self._check_used(out)
         # From here on there is one row: nothing of before can be read.
         self.width, self.pooled = {out: self.width[out]}, True
@@ -259,12 +262,28 @@ class _Matcher:
             self._binary(node, Mul)
             return
         attributes(node)
+        sigmoid = next((use.node for use in node.outputs[0].uses()), None)
+        if sigmoid is not None and sigmoid.op_type == "Sigmoid":
+            self._quick_gelu(node, factor, sigmoid)
+            return
         x, last = self._take(node, 0), self.steps[-1] if self.steps else None
         if not isinstance(last, Embed) or last.out != x.name or last.scale != 1 or len(x.uses()) != 1 or not 0 < factor < float("inf"):
             raise refuse(node, f"a product of {describe(x)} with {factor}", "a positive factor on the embeddings only")
         self.steps.pop()
         out = node.outputs[0]
         self._emit(Embed(node.name, value_name(out), last.width, last.weight, factor), out)
+
+    def _quick_gelu(self, node: ir.Node, factor: float, sigmoid: ir.Node) -> None:
+        """x · sigmoid(1.702 x): Mul by the constant, Sigmoid, Mul with x."""
+        uses = list(sigmoid.outputs[0].uses())
+        product = uses[0].node if len(uses) == 1 else None
+        alone = len(list(node.outputs[0].uses())) == 1 and product is not None and product.op_type == "Mul"
+        if not alone or product.inputs[1 - uses[0].idx] is not node.inputs[0] or factor != float(np.float32(QUICK)):
+            raise refuse(node, f"a sigmoid of {factor} times {describe(node.inputs[0])}", f"x · sigmoid({QUICK} · x)")
+        for part in (sigmoid, product):
+            attributes(part)
+        self.done.update((sigmoid, product))
+        self._act(node, "quick_gelu", product.outputs[0], product.name, inputs=2)
 
     def _div(self, node: ir.Node) -> None:
         """The softcap of the logits: Div by a constant, Tanh, Mul with it."""
@@ -295,8 +314,8 @@ class _Matcher:
         out = node.outputs[0]
         self._emit(kind(node.name, value_name(out), self.width[a], value_name(a), value_name(b)), out)
 
-    def _act(self, node: ir.Node, function: str, out: ir.Value | None = None, name: str | None = None) -> None:
-        input_count(node, 1)
+    def _act(self, node: ir.Node, function: str, out: ir.Value | None = None, name: str | None = None, inputs: int = 1) -> None:
+        input_count(node, inputs)
         x = self._take(node, 0)
         out = out or node.outputs[0]
         self._emit(Act(name or node.name, value_name(out), self.width[x], value_name(x), function), out)
@@ -338,7 +357,7 @@ class _Matcher:
         self.both = how.both
         q, k, v = (self._take(node, i) for i in range(3))
         k_dim, v_dim = how.dims(node, *(self.width[value] for value in (q, k, v)))
-        if not how.both:
+        if how.cached:
             self.caches += caches_of(node, self.layers, self.inputs)
         mask, parts = mask_of(node, how, {step.out for step in self.steps if isinstance(step, Rotate)}, self.inputs)
         self.done.update(parts)

@@ -15,13 +15,14 @@ from .nodes import attributes, describe, input_count, refuse
 
 @dataclass(frozen=True)
 class Heads:
-    """Attributes of an Attention. both: tokens see those behind them, too. scale: None for 1/√k_dim."""
+    """Attributes of an Attention. both: tokens see those behind them, too. cached: it continues a cache. scale: None for 1/√k_dim."""
 
     heads: int
     kv_heads: int
     scale: float | None
     softcap: float
     both: bool
+    cached: bool
 
     def dims(self, node: ir.Node, q: int, k: int, v: int) -> tuple[int, int]:
         """(k_dim, v_dim) of the widths of q, k and v."""
@@ -41,13 +42,14 @@ def heads_of(node: ir.Node) -> Heads:
         raise refuse(node, f"q_num_heads {heads}, kv_num_heads {kv_heads}", "1 to 1024 KV heads and a multiple of them as query heads")
     if both and (len(node.inputs) > 4 or len(node.outputs) > 1):
         raise refuse(node, "is_causal = 0 (its default) with a cache", "is_causal 1, or 0 without past and present")
-    input_count(node, *((3, 4) if both else (6, 6)))
+    cached = not both and (len(node.inputs) > 3 or len(node.outputs) > 1)
+    input_count(node, *((6, 6) if cached else (3, 4) if both else (3, 3)))
     scale, softcap = found.get("scale", 0.0), found.get("softcap", 0.0)
     if not 0 <= scale < float("inf"):
         raise refuse(node, f"scale {scale}", "a finite number above 0")
     if softcap != 0 and not 1e-3 <= softcap <= 1e6:
         raise refuse(node, f"softcap = {softcap}", "0, or a number from 0.001 to 1e6")
-    return Heads(heads, kv_heads, scale or None, softcap, both)
+    return Heads(heads, kv_heads, scale or None, softcap, both, cached)
 
 
 def caches_of(node: ir.Node, layer: int, inputs: Mapping[str, ir.Value]) -> list[ir.Value]:

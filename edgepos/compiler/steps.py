@@ -88,9 +88,10 @@ class Act(_Unary):
 
 @dataclass(frozen=True)
 class Pool(_Unary):
-    """One row of all rows of a text; kind: of program.POOLS. Every step behind it works on that row."""
+    """One row of all rows of a text; kind: of program.POOLS; token: the id that kind "token" looks for. Every step behind it works on that row."""
 
     kind: str
+    token: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Mul(_Binary):
 
 @dataclass(frozen=True)
 class Attend(Step):
-    """Causal attention with the KV cache of `layer`, or attention of all tokens to all (`both`).
+    """Causal attention over the KV cache of `layer`, or attention of all tokens to all (`both`).
 
     slopes: ALiBi initializer or None. bias: initializer of a relative bias by distance [n, heads] or None; relative: its spec.
     window: keys a token sees, its own included; 0: all. softcap: of the scores, 0: none.

@@ -137,7 +137,7 @@ def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder:
 def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: Path, progress) -> Product:
     runtime = runtime_of(bundle)
     board, script = _board(of, wish.board, runtime)
-    batch = 0 if bundle.program.bidirectional else 1
+    batch = 0 if bundle.program.one_call else 1
     defined = ["-DEDGEPOS_EMBEDDED", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program)]
     flags = [*baremetal.c_flags(compiler, "-Os" if wish.small else "-O2", of.flags(compiler)), *defined]
     objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)]

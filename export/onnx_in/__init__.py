@@ -7,7 +7,7 @@ run in ONNX Runtime on random ids, and a difference beyond float32's precision i
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from .activations import Softcap, identify
 from .check import check_same, lengths_of
 from .constants import FLOATS, Constants, as_numpy
 from .files import check_model, external_files, open_onnx
-from .frame import Frame, frame_of, needed, reading_length
+from .frame import Frame, OutputFound, frame_of, needed, reading_length, row_output
 from .module import load_module, token_ids
 from .pooling import EncoderFound, row_of
 from .reader import Reader
@@ -89,6 +89,8 @@ def _canonical(
             break
         except EncoderFound:
             encoder = True
+        except OutputFound as output:
+            frame = replace(frame, logits=output.value)
         except LimitFound as limit:
             if context is not None or limit.positions >= positions:
                 found = f"{origin}: context is {positions}, but a table in the graph has {limit.positions} positions"
@@ -137,6 +139,9 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     writer.at = frame.logits.producer()
     result = reader.value(frame.logits)
     if not encoder:
+        other = row_output(graph, frame)
+        if other is not None and not _may_be_logits(writer, result):
+            raise OutputFound(other)
         return Found(builder.finish(_head(writer, result)), writer.foreign, int(result.shape[-1]), "logits", reader.caches, writer.grids)
     if frame.logits.name == "logits":
         raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")
@@ -144,6 +149,13 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
         raise writer.refuse("an encoder without a table of embeddings", "models that read token ids")
     value, compared, files = _embedding(writer, result, folder)
     return Found(builder.finish(value), writer.foreign, len(writer.embedding[1]), compared, reader.caches, writer.grids, files)
+
+
+def _may_be_logits(writer: Writer, result) -> bool:
+    """Whether an output is the function of a linear, not the rows of all tokens."""
+    if not isinstance(result, (Form, Function)):
+        return False
+    return any(isinstance(source.what, Linear) for source in writer.sources.used(result.codes))
 
 
 def _embedding(writer: Writer, result, folder: Path | None) -> tuple[ir.Value, str, tuple[Path, ...]]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .values import GRID
 
-SUPPORTED = "silu, gelu (erf or tanh), relu, sigmoid, tanh, and a softcap of the logits or scores"
+SUPPORTED = "silu, gelu (erf, tanh or x · sigmoid(1.702 x)), relu, sigmoid, tanh, and a softcap of the logits or scores"
 TOLERANCE = 2e-6  # the constants of a graph are float32
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -35,6 +35,7 @@ KNOWN = {
     "silu": lambda x: x * sigmoid(x),
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
+    "quick_gelu": lambda x: x * sigmoid(1.702 * x),
     "relu": lambda x: np.maximum(x, 0),
     "sigmoid": sigmoid,
     "tanh": np.tanh,

@@ -88,9 +88,9 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
     layer, graph = writer.layers, writer.graph
     prefix = f"layers.{layer}.attn"
     scale = scale * factor * k_factor
-    if mask.both:
+    if writer.encoder:
         if softcap or group != 1:
-            raise writer.refuse("capped scores or shared keys in an encoder", "plain attention of all tokens to all tokens")
+            raise writer.refuse("capped scores or shared keys in an encoder", "plain attention of all tokens to all tokens, or causal")
         q_base = q_base.scaled(np.float64(scale * math.sqrt(k_dim)))  # the canonical scale is 1/sqrt(n)
         if abs(scale * math.sqrt(k_dim) - 1) < 1e-6:
             q_base = Form(q_base.codes, np.ones_like(q_base.coefs), q_base.const)
@@ -100,8 +100,8 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
         values[0] = graph.rope(values[0], writer.name(f"{prefix}.q.rope"), heads=heads, spec=spec)
         values[1] = graph.rope(values[1], writer.name(f"{prefix}.k.rope"), heads=heads // group, spec=spec)
     writer.layers += 1
-    if mask.both:
-        return graph.self_attention(*values, prefix, heads=heads, mask=mask.write(graph, heads))
+    if writer.encoder:
+        return graph.self_attention(*values, prefix, heads=heads, mask=mask.write(graph, heads), causal=not mask.both)
     return graph.attention(
         *values, layer, heads=heads, kv_heads=heads // group, head_dim=k_dim, mask=mask.write(graph, heads), window=mask.window,
         scale=scale, softcap=softcap,

@@ -41,6 +41,20 @@ class Frame:
         return replace(self, others=self.others | {value: lambda n, array=array: array for value, array in arrays.items()})
 
 
+class OutputFound(Exception):
+    """The output to read is another one: the first is the rows of all tokens of a causal model."""
+
+    def __init__(self, value: ir.Value):
+        super().__init__(value)
+        self.value = value
+
+
+def row_output(graph: ir.Graph, frame: Frame) -> ir.Value | None:
+    """An output other than the frame's that is one row for a whole text, or None."""
+    rows = (v for v in graph.outputs if v is not frame.logits and v.shape is not None and len(v.shape) == 2 and isinstance(v.shape[1], int))
+    return next(rows, None)
+
+
 def frame_of(graph: ir.Graph, origin: str) -> Frame:
     """The frame of a graph. Raises UnsupportedError naming the input or output that is not understood."""
     inputs = [value for value in graph.inputs if value.const_value is None]
@@ -97,7 +111,7 @@ def _empty(value: ir.Value, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _logits(graph: ir.Graph, origin: str) -> ir.Value:
-    named = [v for name in ("logits", "sentence_embedding") for v in graph.outputs if v.name == name]
+    named = [v for name in ("logits", "sentence_embedding", "text_embeds") for v in graph.outputs if v.name == name]
     first = [v for v in graph.outputs if not re.search(r"present|past|cache", v.name or "")]
     found = named or first
     if not found:

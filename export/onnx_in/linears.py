@@ -9,6 +9,7 @@ from ..block_rows import BlockRows
 from . import attention
 from .constants import FLOATS
 from .looks import module_of
+from .pooling import row_form, row_of
 from .sources import Linear
 from .values import Form, Function, Scores
 
@@ -39,10 +40,11 @@ def linear(reader, node: ir.Node, x: Form | Function, rows: np.ndarray | BlockRo
     writer = reader.writer
     if rows.ndim != 2 or rows.shape[1] != x.shape[-1] or 0 in rows.shape:
         raise reader.unknown(node, [x, rows])
-    value = writer.value(x)
+    row = row_of(writer, x)
+    value = writer.value(x) if row is None else row
     n_out, n_in = rows.shape
-    if value.shape[2] != n_in:
-        raise writer.refuse(f"a product over {n_in} of {value.shape[2]} components", "all components of a token")
+    if value.shape[-1] != n_in:
+        raise writer.refuse(f"a product over {n_in} of {value.shape[-1]} components", "all components of a token")
     if bias is not None and bias.size not in (1, n_out):
         raise reader.unknown(node, [x, rows, bias])
     name, stored = _root(origin, n_out * n_in)
@@ -50,7 +52,10 @@ def linear(reader, node: ir.Node, x: Form | Function, rows: np.ndarray | BlockRo
         stored = writer.embedding[0]
     added = None if bias is None else np.broadcast_to(bias.ravel().astype(np.float64), (n_out,))
     what = Linear(value, rows, added, name or module_of(node), stored)
-    return reader.sources.form(reader.sources.new(what, n_out), (*x.shape[:-1], n_out))
+    source = reader.sources.new(what, n_out)
+    if row is not None:
+        return row_form(source, x.shape[:-1])
+    return reader.sources.form(source, (*x.shape[:-1], n_out))
 
 
 def same_rows(a: np.ndarray | BlockRows, b: np.ndarray | BlockRows) -> bool:

@@ -60,10 +60,10 @@ def _identify(writer, parts: Parts) -> Mask:
     probes = [n for n in _probes(writer, parts) if _fits(writer, parts, n)]
     if writer.length > 1 and not evaluate(writer, parts, writer.length)[1].any():
         return _both_directions(writer, parts, probes)
-    if writer.encoder:
-        raise writer.refuse("a causal mask in a model with attention in both directions", "one kind of attention in all layers")
     windows = {length: _window(writer, evaluate(writer, parts, length)[1], length) for length in probes}
     window = max(windows.values())
+    if writer.encoder and window:
+        raise writer.refuse(f"a window of {window} keys in a model that gives an embedding", "attention of all tokens, or causal")
     for length, found in windows.items():
         if found != (window if window < length else 0):
             raise writer.refuse(f"a window that is not {window} keys at {length} tokens", "one window")
@@ -72,6 +72,8 @@ def _identify(writer, parts: Parts) -> Mask:
     bias, hidden = evaluate(writer, parts, last)
     if not np.any(bias[~np.broadcast_to(hidden, bias.shape)] if bias.shape == hidden.shape else np.where(hidden, 0, bias)):
         return Mask(window)
+    if writer.encoder:
+        raise writer.refuse("a causal mask with a bias in a model that gives an embedding", "a causal mask alone")
     bias = np.broadcast_to(bias, (heads, last, last))
     slopes = _slopes(bias, heads)
     if slopes is not None and not window:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ..block_rows import BlockRows
 from .constants import FLOATS
+from .found_token import FoundToken, Marks, beside_zeros, reshaped, row_at
 from .looks import module_of
 from .sources import Made, TokenIds
 from .values import Form, Function, OfRows, Scores, concatenated, constant_form
@@ -36,6 +37,8 @@ def moved(reader, node: ir.Node, arguments: list, x, move):
         return replace(x, rows=move(x.rows))
     if isinstance(x, Scores):
         return _moved_scores(reader, node, arguments, x, move)
+    if isinstance(x, (Marks, FoundToken)):
+        return reshaped(reader, node, arguments, x, move)
     raise reader.unknown(node, arguments)
 
 
@@ -62,7 +65,7 @@ def _same(reader, node: ir.Node, arguments: list):
 def _cast(reader, node: ir.Node, arguments: list):
     x, to = arguments[0], node.attributes.get_int("to", 1)
     ids = isinstance(x, Form) and any(isinstance(s.what, TokenIds) for s in reader.sources.used(x.codes))
-    if not ids and ir.DataType(to) not in FLOATS:
+    if not ids and not isinstance(x, (Marks, FoundToken)) and ir.DataType(to) not in FLOATS:
         raise reader.unknown(node, arguments)
     return x
 
@@ -77,6 +80,8 @@ def _concat(reader, node: ir.Node, arguments: list):
         for cache in (x for x, none in zip(node.inputs, empty) if none):
             reader.note_cache(cache, tuple(shape))
         return kept[0]
+    if isinstance(kept[-1], FoundToken):
+        return beside_zeros(reader, node, kept, axis)
     kept = [reader.writer.as_form(a) for a in kept]
     if not all(isinstance(a, (np.ndarray, Form)) for a in kept):
         raise reader.unknown(node, arguments)
@@ -93,6 +98,10 @@ def _gather(reader, node: ir.Node, arguments: list):
     table, ids = arguments
     if isinstance(table, np.ndarray):
         return embed(reader, node, table, ids)
+    if isinstance(ids, FoundToken):
+        if node.attributes.get_int("axis", 0) != 1 or ids.zeros or ids.shape not in ((), (1,)):
+            raise reader.unknown(node, arguments)
+        return row_at(reader, node, table, ids, keep=bool(ids.shape))
     return _moved(reader, node, arguments)
 
 

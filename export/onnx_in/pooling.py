@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from .sources import Row
-from .values import Form, Statistic, pure
+from .sources import Linear, Row
+from .values import Form, Function, Source, Statistic, pure
 
 UNIT_EPSILON = 1e-18  # of a mean square: the guard of a normalization against rows of zeros is below it
 
@@ -22,7 +22,7 @@ class TokenSum:
 
 
 class EncoderFound(Exception):
-    """Attention goes in both directions, so the graph is to be read as an encoder."""
+    """Attention goes in both directions, or a text becomes one row: the graph is to be read as an encoder."""
 
 
 def token_axis(reader, x: Form, axes: list[int]) -> bool:
@@ -38,20 +38,23 @@ def reduced(reader, node: ir.Node, x: Form, keep: bool):
     return None if kind is None else pooled(reader, x, kind, keep)
 
 
-def pooled(reader, x: Form, kind: str, keep: bool = False) -> Form:
+def pooled(reader, x: Form, kind: str, keep: bool = False, token: int = 0) -> Form:
     """One row of all rows of x."""
     writer = reader.writer
     if not writer.encoder:
-        raise writer.refuse(f"the {kind} of all tokens", "that in models whose attention goes in both directions")
-    return row_form(writer, writer.graph.pool(writer.value(x), kind), keep)
+        raise EncoderFound
+    return _made_row(writer, writer.graph.pool(writer.value(x), kind, token=token), keep)
 
 
-def row_form(writer, value: ir.Value, keep: bool = False) -> Form:
-    """A value [1, width] as a tensor."""
-    width = int(value.shape[1])
-    source = writer.sources.new(Row(value), width)
-    codes = source.base + np.arange(width, dtype=np.int64)
-    return pure(codes.reshape((1, 1, width) if keep else (1, width)))
+def row_form(source: Source, lead: tuple[int, ...]) -> Form:
+    """A source of one row, which is its token 0, as a tensor [*lead, width]."""
+    codes = source.base + np.arange(source.width, dtype=np.int64)
+    return pure(codes.reshape(*lead, source.width))
+
+
+def _made_row(writer, value: ir.Value, keep: bool) -> Form:
+    """A value [1, width] of the canonical graph as a tensor."""
+    return row_form(writer.sources.new(Row(value), int(value.shape[1])), (1, 1) if keep else (1,))
 
 
 def mean_of(reader, total: TokenSum, divisor: np.ndarray) -> Form | None:
@@ -61,11 +64,17 @@ def mean_of(reader, total: TokenSum, divisor: np.ndarray) -> Form | None:
     return pooled(reader, total.x, "mean", len(total.shape) == 3)
 
 
-def row_of(writer, x: Form) -> ir.Value | None:
+def row_of(writer, x: Form | Function) -> ir.Value | None:
     """The value [1, width] that x is, or None; the first or last token of a text is one, too."""
-    if not isinstance(x, Form) or not x.is_pure or (x.codes < 0).any():
+    if isinstance(x, Function) and (row := row_of(writer, pure(x.codes))) is not None:
+        return writer.activation(row, x)
+    if not isinstance(x, Form) or len(x.codes) != 1 or (x.codes < 0).any() or (len(x.shape) > 1 and x.shape[-2] != 1):
         return None
     used = writer.sources.used(x.codes)
+    if len(used) == 1 and isinstance(used[0].what, Linear) and len(used[0].what.x.shape) == 2:
+        return writer.linear_row(used[0], x)
+    if not x.is_pure:
+        return None
     number, token, component = writer.sources.decode(x.codes[0].ravel())
     if len(used) != 1 or component.size != used[0].width or (component != np.arange(used[0].width)).any() or (token != token[0]).any():
         return None
@@ -82,4 +91,4 @@ def unit(reader, x: Form, statistic: Statistic, epsilon: float) -> Form | None:
     value = row_of(reader.writer, x)
     if value is None or epsilon > UNIT_EPSILON:
         return None
-    return row_form(reader.writer, reader.writer.graph.unit(value, "normalize"), len(x.shape) == 3)
+    return _made_row(reader.writer, reader.writer.graph.unit(value, "normalize"), len(x.shape) == 3)

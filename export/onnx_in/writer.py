@@ -217,6 +217,16 @@ class Writer:
         b = None if bias is None else self.weight(f"{name}.bias", np.asarray(bias, np.float32))
         return self.graph.linear(first.x, self.name(f"{name}.linear"), w, b, output=output)
 
+    def linear_row(self, source: Source, x: Form) -> ir.Value:
+        """The value [1, width] of a linear of one row, with what was multiplied with it and added to it."""
+        order = (x.codes - source.base).ravel()
+        if order.size != source.width or (order != np.arange(source.width)).any():
+            raise self.refuse("a part of a row, or its components in another order", "whole rows")
+        key = (x.codes.tobytes(), x.coefs.tobytes(), None if x.const is None else x.const.tobytes())
+        if key not in self.cache:
+            self.cache[key] = self._linear([source], np.zeros(source.width, np.int64), order, x.coefs.ravel(), None if x.const is None else x.const.ravel())
+        return self.cache[key]
+
     def head(self, source: Source, rows: Form, softcap: float) -> ir.Value:
         """The linear that makes the logits."""
         factor, const = rows.coefs[0], rows.const
@@ -264,7 +274,10 @@ class Writer:
         return self.graph.rms_norm(norm.x, name, g, norm.epsilon)
 
     def _function(self, tensor: Function) -> ir.Value:
-        x = self.value(pure(tensor.codes))
+        return self.activation(self.value(pure(tensor.codes)), tensor)
+
+    def activation(self, x: ir.Value, tensor: Function) -> ir.Value:
+        """The function of a tensor, of x."""
         found = activations.identify(tensor.samples)
         if found is None:
             at = [f"f({n}) = {activations.at(tensor.samples, n):.6g}" for n in (-1, 1)]
