@@ -17,6 +17,7 @@ ARITH = 1
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NARROW_MAX = 32639  # 127 * 256 + 127: splits into two signed bytes
+QUANT8_MAX = 127
 
 FNV_OFFSET = 14695981039346656037
 FNV_PRIME = 1099511628211
@@ -302,6 +303,19 @@ def narrow16(x) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(17):
         s += rshift_round(largest, s) > NARROW_MAX
     return rshift_round(x, s[..., None]), s
+
+
+def quant8g32(x) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """int32 [..., n], n whole groups of 32 → (q [..., n] in ±127, d [..., n/32] in 1 … 255, s [...]), x ≈ q·d·2^s."""
+    x = _i64(x)
+    groups = x.reshape(*x.shape[:-1], -1, 32)
+    largest = np.abs(groups).max(axis=-1)
+    s = np.zeros(x.shape[:-1], np.int64)
+    for _ in range(17):
+        s += largest.max(axis=-1) > (QUANT8_MAX * 255 << s)
+    step = QUANT8_MAX << s[..., None]
+    d = np.maximum(1, (largest + step - 1) // step)
+    return div_round_half_up(groups, (d << s[..., None])[..., None]).reshape(x.shape), d, s
 
 
 def quant8(x) -> tuple[np.ndarray, np.ndarray]:

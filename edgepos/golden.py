@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import fixedpoint as fx
-from .program import BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POOLS, POSITIONS, W4G32, Op, Operation, Program
+from .program import A8G32, BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POOLS, POSITIONS, W4G32, Op, Operation, Program
 
 
 BLOCK = 1 << 21  # weights that are multiplied at a time
@@ -124,10 +124,14 @@ def norm(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
 
 
 def linear(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
-    q, s = fx.narrow16(inputs[0])
     row_scales = machine.tensor(op.tensors[2]).astype(np.int64)
     columns = machine.tensor(op.tensors[0]).shape[1] * (2 if op.params["form"] == W4G32 else 1)
-    q = np.pad(q, ((0, 0), (0, columns - q.shape[1])))
+    x = np.pad(inputs[0], ((0, 0), (0, columns - inputs[0].shape[1])))
+    if op.params["inputs"] == A8G32:
+        q, d, s = fx.quant8g32(x)
+        q = q * np.repeat(d, GROUP, axis=1)  # at most 32385: from here on like narrow16
+    else:
+        q, s = fx.narrow16(x)
     y = np.empty((len(q), len(row_scales)), np.int64)
     step = max(1, BLOCK // columns)
     for start in range(0, len(row_scales), step):  # some rows at a time, so that large matrices need little memory

@@ -42,7 +42,7 @@ class Op(IntEnum):
 PARAMETERS = {
     Op.EMBED: ("shift", "source", "offset", "modulo"),
     Op.NORM: ("center", "eps_m", "eps_shift", "out_shift", "groups"),
-    Op.LINEAR: ("shift", "softcap", "form"),
+    Op.LINEAR: ("shift", "softcap", "form", "inputs"),
     Op.ADD: ("la", "lb", "n"),
     Op.MUL: ("n",),
     Op.ACT: ("in_shift", "out_shift", "left", "right", "id_shift"),
@@ -52,11 +52,12 @@ PARAMETERS = {
     Op.POOL: ("kind", "id"),
 }
 # Parameters that few programs use, with the value that means nothing: an Operation need not state them.
-NEUTRAL = {"source": 0, "offset": 0, "modulo": 0, "groups": 1, "softcap": NONE, "form": 0, "mask": 0, "id": 0}
+NEUTRAL = {"source": 0, "offset": 0, "modulo": 0, "groups": 1, "softcap": NONE, "form": 0, "inputs": 0, "mask": 0, "id": 0}
 
 HALF, INTERLEAVED = 0, 1  # layout of ROPE
 TOKENS, POSITIONS = 0, 1  # source of EMBED
 W8, W4G32 = 0, 1  # form of LINEAR; W8 with or without group scales
+A16, A8G32 = 0, 1  # inputs of LINEAR
 CAUSAL, BIDIRECTIONAL = 0, 1  # mask of ATTENTION
 POOLS = ("mean", "first", "last", "max", "token", "largest_id")  # kind of POOL
 LOGITS, EMBEDDING = 0, 1  # output of a program
@@ -216,6 +217,11 @@ class Program:
         """Formats of the matrices that LINEAR reads, for people: "w4g32+w8g32" where both occur."""
         linears = [op for op in self.ops if op.code == Op.LINEAR]
         return "+".join(sorted({"w4g32" if op.params["form"] == W4G32 else "w8" if op.tensors[1] == NONE else "w8g32" for op in linears}))
+
+    @property
+    def activation_format(self) -> str:
+        """Formats of the inputs of LINEAR, for people: "a8g32" where any has it; the others have "a16" in any case."""
+        return "a8g32" if any(op.code == Op.LINEAR and op.params["inputs"] == A8G32 for op in self.ops) else "a16"
 
     @property
     def embedding(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepos import fixedpoint as fx
-from edgepos.program import EMBEDDING, GROUP, KV, LOGITS, POOLS, POSITIONS, SOFTCAP_WORDS, W4G32, W8, Header, Op, Operation, Program, Value
+from edgepos.program import A8G32, A16, EMBEDDING, GROUP, KV, LOGITS, POOLS, POSITIONS, SOFTCAP_WORDS, W4G32, W8, Header, Op, Operation, Program, Value
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Shape:
     softcap: bool = False  # of the scores
     logit_softcap: bool = False
     w4: bool = False  # every other LINEAR
+    a8: bool = False  # two of three LINEARs
     pool: str = ""  # kind of POOL: the program gives an embedding
     dense: bool = False  # of an embedding: LINEAR, ACT and NORM behind POOL
 
@@ -107,7 +108,8 @@ class Builder:
         w, g, m = self.w4_weights(rows, cols, target) if form == W4G32 else self.weights(rows, cols, s.grouped, target)
         bias = self.tensor(self.numbers(np.int32, rows) // (1 if self.extreme else 64)) if s.bias else -1
         # Inputs of about 24 bits are narrowed by about 2^9.
-        return self.op(Op.LINEAR, self.value(rows, in_plan), [x], [w, g, m, bias], shift=9, form=form, softcap=softcap)
+        inputs = A8G32 if s.a8 and len(self.ops) % 3 else A16
+        return self.op(Op.LINEAR, self.value(rows, in_plan), [x], [w, g, m, bias], shift=9, form=form, inputs=inputs, softcap=softcap)
 
     def norm(self, x: int, s: Shape, groups: int = 1) -> int:
         width = self.values[x].width

@@ -31,6 +31,9 @@ SHAPES = {
     "one column, a window of one": Shape(bias_columns=1, window=1, kv_heads=6, grouped=False),
     "bidirectional, bias": Shape(mask=1, bias_columns=11, pairs=0, head_norm=True, softcap=True),
     "bidirectional, alibi": Shape(mask=1, alibi=True, bias_columns=1, table=41, offset=1, w4=True, v_dim=7, center=True),
+    "inputs in groups": Shape(a8=True, bias=True, width=290, inner=65),
+    "inputs in groups, 4 bits": Shape(a8=True, w4=True, alibi=True, logit_softcap=True, width=33, inner=97, vocab=131),
+    "inputs in groups, per row": Shape(a8=True, grouped=False, mask=1, width=160, inner=352),
     "one head, long": Shape(heads=1, kv_heads=1, head_dim=64, v_dim=64, pairs=32, context=300, layers=1),
     "repeated learned positions, rope": Shape(table=13, offset=3, modulo=7, table_type=np.int16, grouped=False),
 }

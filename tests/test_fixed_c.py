@@ -137,6 +137,19 @@ def test_vectors(lib, name, dtype):
     assert (q == expected_q).all() and (s == expected_s).all()
 
 
+def test_vectors_in_groups(lib):
+    rng = np.random.default_rng(10)
+    width, rows = 96, 20_000
+    bits = rng.integers(1, 33, (rows, 3, 1))
+    x = (rng.integers(-(2**31), 2**31, (rows, 3, 32)) >> (32 - bits)).astype(np.int32).reshape(rows, width)
+    x[0], x[1], x[2, :2] = 0, -(2**31), [-(2**31), 2**31 - 1]
+    x[3:3000:2, 5] = rng.integers(32384, 32388, 1499) << rng.integers(0, 17, 1499)
+    q, d, s = np.zeros((rows, width), np.int8), np.zeros((rows, 3), np.int32), np.zeros(rows, np.int32)
+    lib.w_quant8g32(*[v.ctypes.data_as(ctypes.c_void_p) for v in (x, q, d, s)], ctypes.c_int32(rows), ctypes.c_int32(width))
+    for mine, expected in zip((q, d, s), fx.quant8g32(x), strict=True):
+        assert (mine == expected).all()
+
+
 def test_constants_header_is_current(root):
     import importlib.util
 

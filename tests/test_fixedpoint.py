@@ -140,6 +140,20 @@ def test_narrow16_is_tight(largest):
     assert np.abs(high).max() <= 127 and ((low - 128 >= -128) & (low - 128 <= 127)).all()
 
 
+@pytest.mark.parametrize("largest", [0, 1, 127, 128, 32385, 32386, 64770, 64771, 2**30, 2**31 - 1, 2**31])
+def test_quant8g32_is_tight_and_rounds_once(largest):
+    rng = random.Random(largest)
+    x = [-largest] + [rng.randint(-largest, max(0, largest - 1)) for _ in range(31)] + [v - largest // 600 for v in range(0, 32 * 17, 17)]
+    x = [max(-largest, min(v, largest)) for v in x]
+    q, d, s = fx.quant8g32(np.array(x, np.int64))
+    assert 0 <= s <= 17 and largest <= 32385 << int(s) and (s == 0 or largest > 32385 << int(s) - 1)
+    for i, v in enumerate(x):
+        assert q[i] == half_up(Fraction(v, int(d[i // 32]) << int(s))) and abs(q[i]) <= 127
+    for g in range(2):
+        most = max(abs(v) for v in x[32 * g : 32 * g + 32])
+        assert d[g] == max(1, -(-most // (127 << int(s)))) and 1 <= d[g] <= 255
+
+
 def test_quant8():
     x = np.array([[0, 0, 0], [1000, -1000, 4], [-(2**31), 2**31 - 1, 5]], np.int64)
     q, a = fx.quant8(x)

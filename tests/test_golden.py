@@ -14,7 +14,7 @@ from edgepos import fixedpoint as fx
 from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.golden import Batch, Machine
 from edgepos.golden_session import GoldenSession
-from edgepos.program import BIDIRECTIONAL, KV, NONE, POOLS, POSITIONS, W4G32, Header, Op, Program
+from edgepos.program import A8G32, BIDIRECTIONAL, KV, NONE, POOLS, POSITIONS, W4G32, W8, Header, Op, Program
 
 F = 16
 
@@ -54,6 +54,30 @@ def test_linear_is_exact_before_its_one_rounding(rng):
             n = int(scale[r, 1]) + 9 - int(shift)
             exact = ((acc * int(scale[r, 0]) >> (n - 1)) + 1) >> 1
             assert got[t, r] == min(max(exact + int(bias[r]), -(2**31)), 2**31 - 1)
+    assert m.saturations == 0
+
+
+@pytest.mark.parametrize(("grouped", "w4"), [(True, False), (False, False), (True, True)])
+def test_linear_with_inputs_in_groups_is_exact_before_its_one_rounding(rng, grouped, w4):
+    b = Builder(rng, extreme=False)
+    x = b.value(44)
+    b.op(Op.MUL, b.value(44), [x, x], n=0)  # so that the LINEAR is one that Shape gives 4 bits and groups
+    b.linear(x, 5, Shape(grouped=grouped, w4=w4, a8=True))
+    m, op = machine(b), b.ops[1]
+    assert op.params["inputs"] == A8G32 and op.params["form"] == (W4G32 if w4 else W8)
+    data = rng.integers(-(2**24), 2**24, (3, 44))
+    data[1, 32:] >>= 13
+    got = m.run(op, {x: data}, batch([0, 1, 2]))
+    w, g, scale = (None if i < 0 else b.arrays[i].astype(int) for i in op.tensors[:3])
+    for t, row in enumerate(data):
+        q, d, shift = fx.quant8g32(np.pad(row, (0, 20)))
+        for r in range(5):
+            acc = 0
+            for k in range(64):
+                weight = ((w[r, k // 2] >> 4 * (k % 2)) & 15) * g[r, k // 32 * 2] + g[r, k // 32 * 2 + 1] if w4 else w[r, k] * (g[r, k // 32] if grouped else 1)
+                acc += int(weight) * int(q[k]) * int(d[k // 32])
+            n = int(scale[r, 1]) + 9 - int(shift)
+            assert got[t, r] == ((acc * int(scale[r, 0]) >> (n - 1)) + 1) >> 1
     assert m.saturations == 0
 
 

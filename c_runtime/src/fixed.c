@@ -75,6 +75,23 @@ int32_t ep_narrow16(int16_t *q, const int32_t *x, int32_t n) {
   return s;
 }
 
+static void quantize_group(int8_t *q, const int32_t *x, int32_t n, int32_t d, int32_t s) {
+  for (int32_t i = 0; i < 32; i++) {
+    int32_t twice = ep_quant8g32_twice(i < n ? x[i] : 0, s) + 255 * d; /* n_i and 127 times 2 * d: not negative */
+    q[i] = (int8_t)((int32_t)((uint32_t)twice / (uint32_t)(2 * d)) - 127);
+  }
+}
+
+int32_t ep_quant8g32(int8_t *q, int32_t *d, const int32_t *x, int32_t n) {
+  int32_t s = ep_quant8g32_shift(largest(x, n));
+  for (int32_t i = 0; i < n; i += 32, q += 32, d++) {
+    int32_t there = n - i < 32 ? n - i : 32;
+    *d = ep_quant8g32_scale(largest(x + i, there), s);
+    quantize_group(q, x + i, there, *d, s);
+  }
+  return s;
+}
+
 int32_t ep_quant8(int8_t *q, const int32_t *x, int32_t n) {
   int64_t a = largest(x, n);
   if (a > INT32_MAX) a = INT32_MAX;

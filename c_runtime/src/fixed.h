@@ -97,6 +97,21 @@ static inline int32_t ep_narrow16_shift(int64_t a) {
 }
 /* int32 vector -> int16 vector, each |q| <= 32639, and the shift s. */
 int32_t ep_narrow16(int16_t *q, const int32_t *x, int32_t n);
+/* The shift of quant8g32 for a = max |x_i| <= 2^31. */
+static inline int32_t ep_quant8g32_shift(int64_t a) {
+  int32_t s = 0;
+  while (a > (int64_t)127 * 255 << s) s++;
+  return s;
+}
+/* d of a group with a = max |x_i|, at the shift of its vector. */
+static inline int32_t ep_quant8g32_scale(int64_t a, int32_t s) {
+  int64_t d = (((a - 1) >> s) + 127) / 127; /* ceil(ceil(a / 2^s) / 127) */
+  return a ? (int32_t)d : 1;
+}
+/* floor(2 * x / 2^s) */
+static inline int32_t ep_quant8g32_twice(int32_t x, int32_t s) { return s ? x >> (s - 1) : 2 * x; }
+/* int32 vector -> int8 vector, padded with zeros to groups of 32, a scale of each in d, and the shift s: x is about q * d * 2^s. */
+int32_t ep_quant8g32(int8_t *q, int32_t *d, const int32_t *x, int32_t n);
 /* int32 vector -> int8 vector and a >= 0: x is about q * a / 127. */
 int32_t ep_quant8(int8_t *q, const int32_t *x, int32_t n);
 

@@ -51,8 +51,9 @@ typedef struct ep_program {
   const int32_t *header, *tensors, *values, *kv, *ops;
   int32_t n_tensors, n_values, n_ops, n_kv, head_start;
   int32_t vocab, context, kv_bits;
-  int32_t longest_row;     /* most columns of a LINEAR's weights */
-  int32_t longest_w4;      /* the same of those in w4g32; 0: none */
+  int32_t longest_row;     /* most numbers of 16 bits that hold a LINEAR's input */
+  int32_t longest_summed;  /* most columns of a LINEAR that needs the sums of groups of its input; 0: none */
+  int32_t longest_in_groups; /* the same of those with inputs of 8 bits in groups */
   int32_t max_position;    /* the last one that every position table has a row for */
   int32_t one_call;        /* a text is one call into an empty session: bidirectional, or an embedding */
   int32_t embedding;       /* width of the embedding; 0: the program gives logits */
@@ -93,6 +94,9 @@ static inline const int32_t *ep_op(const ep_program *p, int32_t i) { return p->o
 static inline int32_t ep_linear_cols(const ep_program *p, const int32_t *op) {
   return op[EP_O_P0 + 2] ? 2 * ep_cols(p, op[EP_O_T0]) : ep_cols(p, op[EP_O_T0]);
 }
+
+/* Its inputs are a8g32. */
+static inline int ep_linear_in_groups(const int32_t *op) { return op[EP_O_P0 + 3]; }
 
 static inline uint64_t ep_model_digest(const ep_program *p) {
   return (uint64_t)(uint32_t)p->header[EP_H_DIGEST_LOW] | (uint64_t)(uint32_t)p->header[EP_H_DIGEST_HIGH] << 32;

@@ -10,7 +10,29 @@ static void sum_groups(int32_t *sums, const int16_t *q, int32_t groups) {
   }
 }
 
+static void sum_groups8(int32_t *sums, const int8_t *q, int32_t groups) {
+  for (int32_t i = 0; i < groups; i++, q += 32) {
+    sums[i] = 0;
+    for (int32_t c = 0; c < 32; c++) sums[i] += q[c];
+  }
+}
+
+/* Codes [tokens][cols], scales and sums [tokens][cols/32]. */
+static void narrow_in_groups(ep_session *s, const int32_t *op, int32_t n) {
+  int32_t width = ep_width(&s->program, op[EP_O_IN0]), groups = ep_linear_cols(&s->program, op) / 32;
+  for (int32_t t = 0; t < n; t++) {
+    size_t at = (size_t)t * (size_t)groups;
+    int8_t *q = (int8_t *)s->narrow + at * 32;
+    s->shifts[t] = s->kernels.quant8g32(q, s->group_scales + at, ep_value(s, op[EP_O_IN0], t), width);
+    sum_groups8(s->sums + at, q, groups);
+  }
+}
+
 void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n) {
+  if (ep_linear_in_groups(op)) {
+    narrow_in_groups(s, op, n);
+    return;
+  }
   int32_t width = ep_width(&s->program, op[EP_O_IN0]), cols = ep_linear_cols(&s->program, op);
   for (int32_t t = 0; t < n; t++) {
     int16_t *q = s->narrow + (size_t)t * (size_t)cols;
@@ -44,23 +66,20 @@ static void finish(const ep_session *s, ep_lane *lane, const int32_t *op, const 
 /* Rows of weights from `row` on against tokens from t on; cols, rows and tokens of the tile are set. */
 static void multiply(const ep_session *s, int64_t *acc, const int32_t *op, ep_tile *tile, int32_t row, int32_t t) {
   const ep_program *p = &s->program;
+  const ep_kernels *kernels = &s->kernels;
   size_t cols = (size_t)tile->cols, groups = cols / 32, at = (size_t)row;
   const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) : NULL;
-  tile->w = ep_i8(p, op[EP_O_T0]);
-  tile->x = s->narrow + (size_t)t * cols;
-  if (op[EP_O_P0 + 2]) {
-    tile->w += at * (cols / 2);
-    tile->g = g + at * 2 * groups;
-    tile->sums = s->sums + (size_t)t * groups;
-    s->kernels.linear_w4g32(acc, tile);
-    return;
-  }
-  tile->w += at * cols;
-  if (g) {
-    tile->g = g + at * groups;
-    s->kernels.linear_w8g32(acc, tile);
+  int w4 = op[EP_O_P0 + 2], in_groups = ep_linear_in_groups(op);
+  tile->w = ep_i8(p, op[EP_O_T0]) + at * (w4 ? cols / 2 : cols);
+  if (g) tile->g = g + at * (w4 ? 2 * groups : groups);
+  if (w4 || in_groups) tile->sums = s->sums + (size_t)t * groups;
+  if (in_groups) {
+    tile->x8 = (const int8_t *)s->narrow + (size_t)t * cols;
+    tile->d = s->group_scales + (size_t)t * groups;
+    (w4 ? kernels->linear8_w4g32 : g ? kernels->linear8_w8g32 : kernels->linear8_w8)(acc, tile);
   } else {
-    s->kernels.linear_w8(acc, tile);
+    tile->x = s->narrow + (size_t)t * cols;
+    (w4 ? kernels->linear_w4g32 : g ? kernels->linear_w8g32 : kernels->linear_w8)(acc, tile);
   }
 }
 

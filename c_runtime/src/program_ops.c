@@ -11,7 +11,7 @@ typedef struct rule {
 
 static const rule rules[EP_OPCODES] = {
     [EP_EMBED] = {1, 0, 0x5, 0x2, 4, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 5, 0x0c},
-    [EP_LINEAR] = {1, 1, 0x5, 0xa, 3, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
+    [EP_LINEAR] = {1, 1, 0x5, 0xa, 4, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
     [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
     [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
     [EP_ATTENTION] = {1, 1, 0, 0x7, 8, 0x68}, [EP_POOL] = {1, 1, 0, 0, 2, 0},
@@ -110,15 +110,21 @@ static int32_t bad_norm(const ep_program *p, const int32_t *op, int32_t width) {
   return bad >= 0 ? bad : bad_vector(p, op, EP_O_T0 + 1, width / groups);
 }
 
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
 static int32_t bad_linear(ep_program *p, const int32_t *op, int32_t in, int32_t out) {
   int32_t cap = op[EP_O_P0 + 1], w4 = op[EP_O_P0 + 2], cols = padded(in);
   if (!flag(w4)) return EP_O_P0 + 2;
+  if (!flag(op[EP_O_P0 + 3])) return EP_O_P0 + 3;
   if (cap != -1 && (p->embedding || op[EP_O_OUT] != p->n_values - 1 || bad_softcap(p, cap))) return EP_O_P0 + 1;
   int32_t bad = bad_weights(p, op, EP_I8, out, cols, w4);
   if (bad < 0) bad = bad_vector(p, op, EP_O_T3, out);
-  if (bad < 0 && cols > p->longest_row) p->longest_row = cols;
-  if (bad < 0 && w4 && cols > p->longest_w4) p->longest_w4 = cols;
-  return bad;
+  if (bad >= 0) return bad;
+  int in_groups = ep_linear_in_groups(op);
+  p->longest_row = larger(p->longest_row, in_groups ? cols / 2 : cols);
+  if (w4 || in_groups) p->longest_summed = larger(p->longest_summed, cols);
+  if (in_groups) p->longest_in_groups = larger(p->longest_in_groups, cols);
+  return -1;
 }
 
 static int32_t bad_act(const ep_program *p, const int32_t *op) {
@@ -234,7 +240,7 @@ static ep_status check_row_scales(const ep_program *p, uint64_t *word) {
 ep_status ep_check_ops(ep_program *p, uint64_t *word) {
   progress at = {.head_input = -1, .mask = -1};
   p->longest_row = 32;
-  p->longest_w4 = 0;
+  p->longest_summed = p->longest_in_groups = 0;
   p->one_call = p->embedding > 0;
   p->max_position = INT32_MAX;
   for (int32_t i = 0; i < p->n_ops; i++) {

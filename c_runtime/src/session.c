@@ -51,7 +51,8 @@ static uint64_t lay_out(ep_session *s, uint8_t *base) {
   s->row = (int32_t *)take(&a, (uint64_t)ep_width(p, ep_head_input(s)), sizeof *s->row);
   s->narrow = (int16_t *)take(&a, (uint64_t)p->longest_row * batch, sizeof *s->narrow);
   s->shifts = (int32_t *)take(&a, batch, sizeof *s->shifts);
-  s->sums = (int32_t *)take(&a, (uint64_t)(p->longest_w4 / 32) * batch, sizeof *s->sums);
+  s->sums = (int32_t *)take(&a, (uint64_t)(p->longest_summed / 32) * batch, sizeof *s->sums);
+  s->group_scales = (int32_t *)take(&a, (uint64_t)(p->longest_in_groups / 32) * batch, sizeof *s->group_scales);
   for (int32_t i = 0; i < p->n_kv; i++) {
     ep_layer measured, *l = base ? &s->layers[i] : &measured;
     lay_out_layer(s, &a, p->kv + (size_t)i * EP_KV_WORDS, l);

@@ -40,9 +40,10 @@ struct ep_session {
   int32_t *positions;    /* [context] */
   int32_t *values;       /* [plan_width * n_batch] */
   int32_t *row;          /* see has_row; of an embedding: what POOL made */
-  int16_t *narrow;       /* [n_batch][longest_row] */
+  int16_t *narrow;       /* [n_batch][longest_row]; or int8 with twice as many */
   int32_t *shifts;       /* [n_batch], of narrow */
-  int32_t *sums;         /* [n_batch][longest_w4/32], of groups of narrow */
+  int32_t *sums;         /* [n_batch][longest_summed/32], of groups of narrow */
+  int32_t *group_scales; /* [n_batch][longest_in_groups/32], of narrow in int8 */
   ep_layer *layers;
   ep_lane *lanes;        /* [threads] */
 };

@@ -106,6 +106,7 @@ static inline int32_t softcap(builder *b, int32_t out_shift) {
 typedef struct shape {
   int32_t kv_bits, grouped, extreme, layers, width, vocab, context, tokenizer;
   int32_t more;          /* head norms, a bias table, softcaps, w4g32 and, unless bidirectional, a window */
+  int32_t in_groups;     /* inputs of two of three LINEARs are a8g32 */
   int32_t bidirectional;
   int32_t embedding;     /* 1 + kind of POOL, in place of logits, with more also a dense layer; 0: logits. Bidirectional up to kind 3 */
   int32_t table;         /* rows of learned positions: int16 if that is odd, from row 1 on; 0: none */
@@ -266,6 +267,8 @@ static inline void build(builder *b, const shape *s) {
   }
   int32_t head = b->n_ops, n = s->context < 8 ? s->context : 8;
   add_head(b, s, x, table);
+  for (int32_t i = 0; s->in_groups && i < b->n_ops; i++)
+    if (b->ops[i][EP_O_CODE] == EP_LINEAR) b->ops[i][EP_O_P0 + 3] = i % 3 != 0;
   int32_t selftest = add_tensor(b, EP_I32, 1, 1, n);
   for (int32_t i = 0; i < n; i++) ((int32_t *)b->tensors[selftest].data)[i] = (7 * i + 3) % s->vocab;
   const int32_t words[] = {EP_PROGRAM_MAGIC, 1, 0, 0, 0, 0, head, b->plan, s->vocab, s->context, s->kv_bits, 16, selftest};

@@ -225,6 +225,27 @@ static void test_sincos(void) {
   CHECK(ep_alibi_bias(5, 0, -1000) == 0 && ep_alibi_bias(5, 1, INT32_MIN) == 1 << 30);
 }
 
+/* quant8g32 of 40 numbers, a whole group and a part of one. */
+static void test_groups(void) {
+  uint64_t r = 6;
+  int8_t q[64];
+  int32_t x[64] = {0}, d[2];
+  for (int round = 0; round < 20000; round++) {
+    for (int i = 0; i < 40; i++) x[i] = round == 0 ? INT32_MIN : ep_sat32(draw_edge(&r)) >> (round % 32) >> (i < 32 ? 0 : r >> 60);
+    int32_t s = ep_quant8g32(q, d, x, 40);
+    uint64_t most[2] = {0};
+    for (int i = 0; i < 40; i++)
+      if (ep_abs(x[i]) > most[i / 32]) most[i / 32] = ep_abs(x[i]);
+    uint64_t all = most[0] > most[1] ? most[0] : most[1];
+    CHECK(s >= 0 && s <= 17 && all <= (uint64_t)32385 << s && (s == 0 || all > (uint64_t)32385 << (s - 1)));
+    for (int g = 0; g < 2; g++) {
+      CHECK(d[g] >= 1 && d[g] <= 255 && most[g] <= (uint64_t)(127 * d[g]) << s);
+      CHECK(d[g] == 1 || most[g] > (uint64_t)(127 * (d[g] - 1)) << s);
+    }
+    for (int i = 0; i < 64; i++) CHECK(q[i] == ep_div_round_half_up(x[i], (int64_t)d[i / 32] << s) && q[i] >= -127);
+  }
+}
+
 static void test_vectors(void) {
   uint64_t r = 5;
   int16_t q[64];
@@ -244,6 +265,7 @@ static void test_vectors(void) {
     a = ep_quant8(q8, x, 64);
     for (int i = 0; i < 64; i++) CHECK(q8[i] >= -127 && (a == 0 ? q8[i] == 0 : q8[i] == ep_div_round_half_up(127 * (int64_t)x[i], a)));
   }
+  test_groups();
   memset(x, 0, sizeof x);
   CHECK(ep_narrow16(q, x, 64) == 0 && q[63] == 0 && ep_quant8(q8, x, 64) == 0 && q8[63] == 0);
   x[5] = INT32_MIN;

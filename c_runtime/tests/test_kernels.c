@@ -69,7 +69,14 @@ static void compare_linear(linear one, linear other, size_t cols, size_t rows, s
   int32_t *sums = (int32_t *)room(groups * tokens * 4);
   int64_t *want = (int64_t *)room(n * 8), *got = (int64_t *)room(n * 8);
   void *scratch = aligned_room(fast.scratch + 64);
-  ep_tile tile = {w, scales ? g : NULL, x, scales == 2 * groups ? sums : NULL, (int32_t)cols, (int32_t)rows, (int32_t)tokens, scratch};
+  ep_tile tile = {.w = w,
+                  .g = scales ? g : NULL,
+                  .x = x,
+                  .sums = scales == 2 * groups ? sums : NULL,
+                  .cols = (int32_t)cols,
+                  .rows = (int32_t)rows,
+                  .tokens = (int32_t)tokens,
+                  .scratch = scratch};
   sum_groups(sums, x, groups * tokens);
   memset(want, 1, n * 8);
   memset(got, 2, n * 8);
@@ -77,6 +84,38 @@ static void compare_linear(linear one, linear other, size_t cols, size_t rows, s
   other(got, &tile);
   CHECK(memcmp(want, got, n * 8) == 0);
   free(x), free(w), free(g), free(sums), free(want), free(got), free(scratch);
+}
+
+/* The same with inputs in groups of 8 bits. */
+static void compare_linear8(linear one, linear other, size_t cols, size_t rows, size_t tokens, size_t bytes, size_t scales, int way) {
+  size_t n = rows * tokens, groups = cols / 32 * tokens;
+  int8_t *x = (int8_t *)aligned_room((cols * tokens + 63) & ~(size_t)63), *w = numbers8(bytes * rows, way / WAYS % WAYS);
+  int8_t *end = x + ((cols * tokens + 63) & ~(size_t)63) - cols * tokens; /* nothing behind them */
+  int16_t *g = numbers16((int16_t *)room(scales * rows * 2), scales * rows, way / WAYS / WAYS % WAYS, 0);
+  int32_t *sums = (int32_t *)room(groups * 4), *d = (int32_t *)room(groups * 4);
+  int64_t *want = (int64_t *)room(n * 8), *got = (int64_t *)room(n * 8);
+  void *scratch = aligned_room(fast.scratch + 64);
+  for (size_t i = 0; i < cols * tokens; i++) end[i] = (int8_t)number(way % WAYS, -127, 127);
+  for (size_t i = 0; i < groups; i++) {
+    sums[i] = 0;
+    for (size_t c = 0; c < 32; c++) sums[i] += end[32 * i + c];
+    d[i] = (int32_t)number(way % WAYS == ZEROS ? HIGHEST : way % WAYS, 1, 255);
+  }
+  ep_tile tile = {.w = w,
+                  .g = scales ? g : NULL,
+                  .sums = sums,
+                  .cols = (int32_t)cols,
+                  .rows = (int32_t)rows,
+                  .tokens = (int32_t)tokens,
+                  .scratch = scratch,
+                  .x8 = end,
+                  .d = d};
+  memset(want, 1, n * 8);
+  memset(got, 2, n * 8);
+  one(want, &tile);
+  other(got, &tile);
+  CHECK(memcmp(want, got, n * 8) == 0);
+  free(x), free(w), free(g), free(sums), free(d), free(want), free(got), free(scratch);
 }
 
 static void test_linear(void) {
@@ -87,11 +126,17 @@ static void test_linear(void) {
     compare_linear(generic.linear_w8, fast.linear_w8, cols, rows, tokens, cols, 0, way);
     compare_linear(generic.linear_w8g32, fast.linear_w8g32, cols, rows, tokens, cols, cols / 32, way);
     compare_linear(generic.linear_w4g32, fast.linear_w4g32, cols, rows, tokens, cols / 2, cols / 16, way);
+    compare_linear8(generic.linear8_w8, fast.linear8_w8, cols, rows, tokens, cols, 0, way);
+    compare_linear8(generic.linear8_w8g32, fast.linear8_w8g32, cols, rows, tokens, cols, cols / 32, way);
+    compare_linear8(generic.linear8_w4g32, fast.linear8_w4g32, cols, rows, tokens, cols / 2, cols / 16, way);
   }
   for (int way = 0; way < WAYS * WAYS * WAYS; way++) { /* the longest rows that files in use have */
     compare_linear(generic.linear_w8, fast.linear_w8, 20000 / 32 * 32, 8, 1 + (size_t)way % 2 * 4, 20000 / 32 * 32, 0, way);
     compare_linear(generic.linear_w8g32, fast.linear_w8g32, 19200, 8, 1 + (size_t)way % 2 * 4, 19200, 600, way);
     compare_linear(generic.linear_w4g32, fast.linear_w4g32, 19200, 8, 1 + (size_t)way % 2 * 4, 9600, 1200, way);
+    compare_linear8(generic.linear8_w8, fast.linear8_w8, 19200, 17, 1 + (size_t)way % 2 * 4, 19200, 0, way);
+    compare_linear8(generic.linear8_w8g32, fast.linear8_w8g32, 19200, 17, 1 + (size_t)way % 2 * 4, 19200, 600, way);
+    compare_linear8(generic.linear8_w4g32, fast.linear8_w4g32, 19200, 17, 1 + (size_t)way % 2 * 4, 9600, 1200, way);
   }
 }
 
@@ -144,6 +189,22 @@ static void test_attention(void) {
 /* ---- rounding --------------------------------------------------------------------------------------------------- */
 
 static int32_t draw32(int bits) { return (int32_t)((int64_t)draw(&state) >> 32) >> (32 - bits); }
+
+static void test_quant8g32(void) {
+  for (int i = 0; i < 20000; i++) {
+    int32_t n = 1 + below(150), groups = (n + 31) / 32, bits = 1 + below(32);
+    int32_t *x = (int32_t *)room((size_t)n * 4), *want_d = (int32_t *)room((size_t)groups * 4), *got_d = (int32_t *)room((size_t)groups * 4);
+    int8_t *want = (int8_t *)room((size_t)groups * 32), *got = (int8_t *)room((size_t)groups * 32);
+    for (int32_t k = 0; k < n; k++) x[k] = draw32(bits) >> (k / 32 & 1 ? i % 9 : 0);
+    if (i % 4 == 0) x[below(n)] = i % 8 ? INT32_MIN : INT32_MAX;
+    if (i % 16 == 1) x[below(n)] = (32385 + below(3) - 1) << below(16);
+    if (i % 16 == 2)
+      for (int32_t k = 0; k < n; k++) x[k] = (127 * below(3) + below(3) - 1) * (1 << below(5)); /* ties, and codes at their ends */
+    CHECK(generic.quant8g32(want, want_d, x, n) == fast.quant8g32(got, got_d, x, n));
+    CHECK(memcmp(want, got, (size_t)groups * 32) == 0 && memcmp(want_d, got_d, (size_t)groups * 4) == 0);
+    free(x), free(want), free(got), free(want_d), free(got_d);
+  }
+}
 
 static void test_narrow16(void) {
   for (int i = 0; i < 20000; i++) {
@@ -288,6 +349,7 @@ int main(void) {
     test_scores();
     test_exponentials();
     test_narrow16();
+    test_quant8g32();
     test_requant();
     test_elements();
   }

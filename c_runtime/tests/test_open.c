@@ -48,6 +48,7 @@ static void test_mutations(uint64_t seed) {
   shape s = small(seed);
   s.extreme = seed >= 2;
   s.more = seed & 1;
+  s.in_groups = seed & 1;
   s.bidirectional = seed == 3;
   s.embedding = seed == 4 ? 1 : 0;
   s.table = seed & 1 ? 9 : 0;
@@ -89,6 +90,7 @@ static void test_random_data(void) {
     s.extreme = seed % 3 == 0;
     s.tokenizer = 0;
     s.more = seed & 1;
+    s.in_groups = seed % 5 < 2;
     s.bidirectional = seed >> 1 & 1;
     s.embedding = seed % 5 == 4 ? 1 + (int32_t)(seed / 5 % 4) : 0;
     s.table = seed & 4 ? 9 + (int32_t)(seed & 1) : 0;
@@ -251,12 +253,15 @@ static void test_more_programs(void) {
       {12, EP_O_P0 + 7, 2}, {12, EP_O_P0 + 7, 1}, {31, EP_O_P0 + 7, 1}, {-3, EP_KV_WINDOW, -1}, {-3, EP_KV_WINDOW, (1 << 20) + 1},
       {4, EP_O_P0 + 2, 1}, {16, EP_O_P0 + 2, 0}, {16, EP_O_P0 + 2, 2}, {16, EP_O_T1, -1}, {16, EP_O_P0 + 1, 0},
       {16, EP_O_P0 + 1, -2}, {42, EP_O_P0 + 1, 0}, {42, EP_O_P0 + 1, 1}, {42, EP_O_P0 + 1, 1 << 30}, {42, EP_O_P0 + 1, -2},
-      {42, EP_O_P0 + 3, 1},
+      {4, EP_O_P0 + 3, 2}, {42, EP_O_P0 + 3, -1}, {42, EP_O_P0 + 3, INT32_MIN}, {42, EP_O_P0 + 4, 1},
   };
   static const edit both[] = {{12, EP_O_P0 + 7, 0}, {31, EP_O_P0 + 7, 0}, {-3, EP_KV_WINDOW, 1}};
   shape s = small(1);
   s.more = 1;
   s.table = 9;
+  CHECK(opens(&s));
+  refuse_all(&s, edits, sizeof edits / sizeof *edits);
+  s.in_groups = 1;
   CHECK(opens(&s));
   refuse_all(&s, edits, sizeof edits / sizeof *edits);
   s.bidirectional = 1;

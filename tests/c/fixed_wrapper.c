@@ -38,6 +38,9 @@ void w_alibi(const uint32_t *slope, const uint32_t *distance, const int32_t *n, 
 void w_narrow16(const int32_t *x, int16_t *q, int32_t *s, int32_t rows, int32_t width) {
   for (int32_t i = 0; i < rows; i++) s[i] = ep_narrow16(q + (size_t)i * (size_t)width, x + (size_t)i * (size_t)width, width);
 }
+void w_quant8g32(const int32_t *x, int8_t *q, int32_t *d, int32_t *s, int32_t rows, int32_t width) {
+  for (size_t i = 0; i < (size_t)rows; i++) s[i] = ep_quant8g32(q + i * (size_t)width, d + i * (size_t)(width / 32), x + i * (size_t)width, width);
+}
 void w_quant8(const int32_t *x, int8_t *q, int32_t *a, int32_t rows, int32_t width) {
   for (int32_t i = 0; i < rows; i++) a[i] = ep_quant8(q + (size_t)i * (size_t)width, x + (size_t)i * (size_t)width, width);
 }

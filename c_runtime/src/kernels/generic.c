@@ -67,6 +67,49 @@ static void linear_w4g32(int64_t *acc, const ep_tile *tile) {
   }
 }
 
+static int64_t row8_w8(const int8_t *w, const int16_t *g, const int8_t *x, const int32_t *d, int32_t groups) {
+  int64_t acc = 0;
+  for (int32_t i = 0; i < groups; i++, w += 32, x += 32) {
+    int32_t sum = 0;
+    for (int32_t c = 0; c < 32; c++) sum += w[c] * x[c];
+    acc += (int64_t)(sum * d[i]) * (g ? g[i] : 1); /* the sum is below 2^19 */
+  }
+  return acc;
+}
+
+static void linear8_w8g32(int64_t *acc, const ep_tile *tile) {
+  size_t cols = (size_t)tile->cols, groups = cols / 32;
+  for (int32_t r = 0; r < tile->rows; r++) {
+    const int8_t *w = tile->w + (size_t)r * cols;
+    const int16_t *g = tile->g ? tile->g + (size_t)r * groups : NULL;
+    for (int32_t t = 0; t < tile->tokens; t++)
+      acc[t * tile->rows + r] = row8_w8(w, g, tile->x8 + (size_t)t * cols, tile->d + (size_t)t * groups, (int32_t)groups);
+  }
+}
+
+static int64_t group8_w4(const int8_t *w, const int16_t *g, const int8_t *x, int32_t sum) {
+  int32_t dot = 0;
+  for (int32_t i = 0; i < 16; i++) {
+    uint8_t pair = (uint8_t)w[i];
+    dot += (pair & 15) * x[2 * i] + (pair >> 4) * x[2 * i + 1];
+  }
+  return (int64_t)dot * g[0] + (int64_t)sum * g[1];
+}
+
+static void linear8_w4g32(int64_t *acc, const ep_tile *tile) {
+  size_t groups = (size_t)tile->cols / 32;
+  for (size_t r = 0; r < (size_t)tile->rows; r++) {
+    for (size_t t = 0; t < (size_t)tile->tokens; t++) {
+      int64_t sum = 0;
+      for (size_t i = 0; i < groups; i++) {
+        size_t of_row = r * groups + i, of_token = t * groups + i;
+        sum += group8_w4(tile->w + of_row * 16, tile->g + of_row * 2, tile->x8 + of_token * 32, tile->sums[of_token]) * tile->d[of_token];
+      }
+      acc[t * (size_t)tile->rows + r] = sum;
+    }
+  }
+}
+
 static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n) {
   for (int32_t j = 0; j < n; j++, k += dim) {
     int64_t sum = 0;
@@ -170,6 +213,10 @@ void ep_generic_kernels(ep_kernels *table) {
                         .linear_w8 = linear_w8,
                         .linear_w8g32 = linear_w8g32,
                         .linear_w4g32 = linear_w4g32,
+                        .quant8g32 = ep_quant8g32,
+                        .linear8_w8 = linear8_w8g32, /* without scales these are 1 */
+                        .linear8_w8g32 = linear8_w8g32,
+                        .linear8_w4g32 = linear8_w4g32,
                         .score_kv16 = score_kv16,
                         .score_kv8 = score_kv8,
                         .mix_kv16 = mix_kv16,

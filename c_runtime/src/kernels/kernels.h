@@ -15,9 +15,13 @@ typedef struct ep_tile {
   const int8_t *w;
   const int16_t *g;
   const int16_t *x;
-  const int32_t *sums; /* w4g32 only: of x, [tokens][cols/32] */
+  const int32_t *sums; /* w4g32 and x8: of groups of the inputs, [tokens][cols/32] */
   int32_t cols, rows, tokens;
   void *scratch; /* ep_kernels.scratch bytes, aligned to 64 */
+  /* The linear8_ entries read these in the place of x: x8[t][c] * d[t][c/32] is what x[t][c] was. |x8| <= 127, 1 <= d <= 255;
+   * x8 is aligned to 32 bytes. sums are those of x8 alone, without d. */
+  const int8_t *x8;
+  const int32_t *d;
 } ep_tile;
 
 /* ACT: the operator's parameters. */
@@ -39,6 +43,10 @@ typedef struct ep_kernels {
   void (*linear_w8)(int64_t *acc, const ep_tile *tile);
   void (*linear_w8g32)(int64_t *acc, const ep_tile *tile);
   void (*linear_w4g32)(int64_t *acc, const ep_tile *tile);
+  int32_t (*quant8g32)(int8_t *q, int32_t *d, const int32_t *x, int32_t n); /* fixed.h */
+  void (*linear8_w8)(int64_t *acc, const ep_tile *tile);
+  void (*linear8_w8g32)(int64_t *acc, const ep_tile *tile);
+  void (*linear8_w4g32)(int64_t *acc, const ep_tile *tile);
   /* out[j] = q . k[j], k int16 or int8 [n][dim], 1 <= dim <= 512, |q| and int16 k <= 32639. No alignment beyond the type's. */
   void (*score_kv16)(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n);
   void (*score_kv8)(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t n);
