@@ -74,7 +74,7 @@ def sessions(program, context=None):
 
 def test_every_operator_gives_the_same_bits(program):
     golden, c = sessions(program)
-    if program.bidirectional:
+    if program.one_call:
         c = CSession(Image(image(program)), n_batch=program.header.context)
     ids = np.random.default_rng(1).integers(0, program.header.vocab, program.header.context)
     expected: dict[int, np.ndarray] = {}
@@ -96,7 +96,7 @@ def test_cuts_batches_and_threads_change_nothing(program):
     positions = spread(program, n, 3)
     expected = golden.eval_int(ids, positions)
     for threads, batch, cut in itertools.product((1, 3), (1, 5, 64), (1, 17, n)):
-        if program.bidirectional and min(batch, cut) < n:
+        if program.one_call and min(batch, cut) < n:
             continue
         s = CSession(picture, threads=threads, n_batch=batch)
         parts = [s.eval_int(ids[at : at + cut], positions[at : at + cut]) for at in range(0, n, cut)]
