@@ -31,6 +31,9 @@ def check_manifest(file: Path, manifest: dict, info) -> None:
         _need(file, manifest, key, dict)
     if not isinstance(manifest["options"].get("weights"), str):
         raise FormatError(f"{file}: options.weights is missing; {ADVICE}")
+    single = manifest["options"].get("weights_for", [])
+    if not isinstance(single, list) or not all(isinstance(text, str) for text in single):
+        raise FormatError(f"{file}: options.weights_for must be a list of texts; {ADVICE}")
     files = _need(file, manifest, "files", dict)
     for name in ("model.gguf", "model.onnx", "report.json"):
         if name not in files:

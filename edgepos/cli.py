@@ -63,6 +63,10 @@ def export(
         Optional[Weights], typer.Option(help="Weight format; default: source (the integers of a GGUF file) where there are some, else w8g32.")
     ] = None,
     kv: Annotated[Kv, typer.Option(help="KV cache format.")] = Kv.kv16,
+    weights_for: Annotated[
+        Optional[list[str]],
+        typer.Option(metavar="NAME=FORMAT", help="Another format for some matrices, may be given several times: names as the report has them, with * and ?."),
+    ] = None,
     context: Annotated[Optional[int], typer.Option(help="Most tokens of a session; default: the model's.")] = None,
     calibration: Annotated[
         Optional[Path], typer.Option(help="A text file, or a .json file with a list of token ids, to choose the fixed points on; default: EdgePos's own text.")
@@ -75,6 +79,7 @@ def export(
 ) -> None:
     """Compile a model to a bundle."""
     from . import export_bundle
+    from .compiler.options import matrix_formats
 
     started = time.monotonic()
     with progress_bar("steps") as progress:
@@ -84,7 +89,8 @@ def export(
             progress.update(task, description=description, completed=done, total=total)
 
         bundle = export_bundle(
-            source, output, weights=weights.value if weights else None, kv=kv.value, context=context, calibration=calibration,
+            source, output, weights=weights.value if weights else None, kv=kv.value, context=context,
+            weights_for=matrix_formats(weights_for or []), calibration=calibration,
             tokenizer=None if no_tokenizer else tokenizer or "source", chat_template=None if no_chat_template else "source",
             onnx=onnx.value, force=force, progress=step,
         )  # fmt: skip

@@ -34,6 +34,7 @@ def report(
     tokenizer: TokenizerOption = None,
     max_tokens: MaxTokensOption = 8192,
     window: Annotated[int, typer.Option(min=2, help="Tokens of context at most.")] = 512,
+    swap_tokens: Annotated[int, typer.Option(min=2, help="Try other formats of the matrices on so many tokens.")] = 256,
     threads: ThreadsOption = 1,
     fail_above: FailOption = None,
     peers: Annotated[Optional[Path], typer.Option(help="A file of bench/accuracy.py --json: figures of others, shown where the text is the same.")] = None,
@@ -70,8 +71,8 @@ def report(
             progress.update(task, completed=done, total=total)
 
         result = measure(
-            opened, float_reference(canonical, threads=threads), canonical, texts, max_tokens=max_tokens, window=window, threads=threads,
-            command=["edgepos", *sys.argv[1:]], force=force, peers=others, progress=step,
+            opened, float_reference(canonical, threads=threads), canonical, texts, max_tokens=max_tokens, window=window, swap_tokens=swap_tokens,
+            threads=threads, command=["edgepos", *sys.argv[1:]], force=force, peers=others, progress=step,
         )  # fmt: skip
     write(opened, result)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from . import compiler, export
 from .bundle import Bundle
@@ -21,6 +21,7 @@ def export_bundle(
     activations: str = "a16",
     kv: str = "kv16",
     context: int | None = None,
+    weights_for: Mapping[str, str] | None = None,
     calibration=None,
     tokenizer: str | os.PathLike | None = SOURCE,
     chat_template: str | None = SOURCE,
@@ -36,6 +37,7 @@ def export_bundle(
     activations: "a16"
     kv:          "kv16" or "kv8"
     context:     most tokens of a session; default the model's
+    weights_for: {name of a matrix with * and ? for others: format}, for those that need another one; the last that matches decides
     calibration: text, path or token ids to choose the fixed points on; default EdgePos's own text
     tokenizer:   "source"; a tokenizer file (or the folder with tokenizer.json) for an ONNX file, a module or a llama2.c file; None for
                  a bundle that works on token ids only
@@ -50,8 +52,8 @@ def export_bundle(
     """
     source, tokenizer, calibration = _opened(source, example_inputs, context, tokenizer, calibration)
     path = compiler.export_bundle(
-        source, out, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, tokenizer=tokenizer,
-        chat_template=chat_template, onnx=onnx, force=force, progress=progress,
+        source, out, weights=weights, activations=activations, kv=kv, context=context, weights_for=weights_for, calibration=calibration,
+        tokenizer=tokenizer, chat_template=chat_template, onnx=onnx, force=force, progress=progress,
     )  # fmt: skip
     return Bundle(path)
 

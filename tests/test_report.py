@@ -151,7 +151,7 @@ def test_noise_in_one_layer_is_ranked_first(bundle, source):
     program.arrays[op.tensors[0]] = np.clip(clean + noise, -127, 127).astype(np.int8)
     ids = text_windows(bundle("tiny-rope").tokenizer, read_text(), 64, 512)[0]
     layers, _ = trace_layers(program, source.model, ids)
-    changes = measure_changes(program, source.model, ids, layers)
+    changes = measure_changes(program, source.model, [ids], layers)
     assert changes["matrices"][0]["operators"] == ["layers.3.mlp.up"]
     assert changes["suggestions"][0]["what"].startswith(changes["matrices"][0]["matrix"])
     assert changes["matrices"][0]["saves"] > 5 * changes["matrices"][1]["saves"]
@@ -198,7 +198,7 @@ def test_finer_weights_are_offered_to_coarse_ones(source):
     coarse, fine = (compile(source, weights=weights) for weights in ("w8", "w8g32"))
     ids = text_windows(tokenizer(source.tokenizer), read_text(), 48, 512)[0]
     layers, _ = trace_layers(coarse, source.model, ids)
-    (offered,) = (change for change in measure_changes(coarse, source.model, ids, layers)["suggestions"] if change["flags"])
+    (offered,) = (change for change in measure_changes(coarse, source.model, [ids], layers)["suggestions"] if "for" not in change["flags"])
     assert offered["flags"] == "--weights w8g32" and offered["saves"] > 0
     assert offered["bytes"] == sum(a.nbytes for a in fine.arrays[1:]) - sum(a.nbytes for a in coarse.arrays[1:])
 

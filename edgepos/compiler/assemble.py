@@ -96,7 +96,7 @@ class Assembly:
 
     def _quantize(self, name: str) -> QuantizedMatrix:
         """The matrix in the format asked for. EMBED reads 8-bit rows, so a table of token ids is never w4g32."""
-        asked, grid, embedded = self.options.weights, self.grids.get(name), name in self._embedded
+        asked, grid, embedded = self.options.format_of(name), self.grids.get(name), name in self._embedded
         if grid is not None and asked != "w8":
             wide = embedded or asked == "w8g32"
             if not wide and (kept := from_source(grid, 4)) is not None:

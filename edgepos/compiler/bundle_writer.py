@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .. import export
@@ -34,6 +34,7 @@ def export_bundle(
     activations: str = "a16",
     kv: str = "kv16",
     context: int | None = None,
+    weights_for: Mapping[str, str] | None = None,
     calibration=None,
     choices: dict[str, int] | None = None,
     tokenizer: str | None = option_rules.SOURCE,
@@ -54,7 +55,8 @@ def export_bundle(
     _put_back(path)
     _check_target(path, force)
     # A bad option should not wait for a large model to be read.
-    option_rules.check(weights=option_rules.SOURCE if weights is None else weights, activations=activations, kv=kv, context=None, limit=1)
+    early = option_rules.SOURCE if weights is None else weights
+    option_rules.check(weights=early, activations=activations, kv=kv, context=None, limit=1, weights_for=weights_for)
     option_rules.check_onnx(onnx)
     tell = progress or (lambda what, done, total: None)
     tell("read", 0, 1)
@@ -62,8 +64,8 @@ def export_bundle(
     tell("read", 1, 1)
     try:
         compiled = compile_model(
-            canonical, weights=weights, activations=activations, kv=kv, context=context, calibration=calibration, choices=choices,
-            tokenizer=tokenizer, chat_template=chat_template, progress=progress,
+            canonical, weights=weights, activations=activations, kv=kv, context=context, weights_for=weights_for, calibration=calibration,
+            choices=choices, tokenizer=tokenizer, chat_template=chat_template, progress=progress,
         )  # fmt: skip
     except OSError as error:
         raise temporary_files_error(path, error) from None

@@ -21,7 +21,7 @@ CONTEXTS = (128, 512, 2048)
 
 def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files: dict) -> dict[str, Any]:
     """manifest.json: everything that decided the bundle, and the SHA-256 of what is in it."""
-    o, header = compiled.options, compiled.program.header
+    header = compiled.program.header
     return {
         "name": canonical.name,
         "edgepos": __version__,
@@ -33,7 +33,7 @@ def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files:
         "positions": compiled.source.positions().to_json(),
         "source": {"sha256": canonical.source_sha256},
         "license": canonical.license,
-        "options": {"weights": o.weights, "activations": o.activations, "kv": o.kv, "context": o.context},
+        "options": compiled.options.to_json(),
         "calibration": {"tokens": len(compiled.calibration), "sha256": ids_sha256(compiled.calibration)},
         "choices": compiled.choices,
         "selftest": {"tokens": compiled.selftest, "digest": f"{header.digest:016x}"},

@@ -50,6 +50,7 @@ def compile_model(
     activations: str = "a16",
     kv: str = "kv16",
     context: int | None = None,
+    weights_for: Mapping[str, str] | None = None,
     calibration: str | os.PathLike | Iterable[int] | None = None,
     choices: Mapping[str, int] | None = None,
     tokenizer: str | None = SOURCE,
@@ -60,17 +61,20 @@ def compile_model(
 
     weights: "source" keeps the integers of a quantized source (the default for those), "w8g32" (else the default), "w8", or
     "w4g32", which a float source loses accuracy by (a warning says how much); activations: "a16"; kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
+    weights_for: {glob of initializers' names: format} for matrices that need another one; the last that matches decides.
     calibration: a text, a path or token ids (default: the project's own text). choices: F of every value, recorded by an
     earlier compilation, instead of calibrating. tokenizer: "source", or None for a program that knows token ids only. chat_template: "source", or None to leave it out. progress(what, done, total) is told how far it is.
     Raises UnsupportedError for a bad option or anything in the graph that is not understood (naming the node),
     FormatError for a contradiction in the source.
     """
     tell = progress or (lambda what, done, total: None)
-    options = option_rules.check(weights=option_rules.weights_for(weights, canonical), activations=activations, kv=kv, context=context, limit=canonical.context)
+    weights = option_rules.default_weights(weights, canonical)
+    options = option_rules.check(weights=weights, activations=activations, kv=kv, context=context, limit=canonical.context, weights_for=weights_for)
     option_rules.check_tokenizer(tokenizer, canonical)
     option_rules.check_chat_template(chat_template)
     source = match(canonical.model)
     option_rules.check_length(options, canonical, source)
+    option_rules.check_matrices(options, source)
     ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context, source.pool is not None)
 
     assembly = Assembly(source, options, canonical.grids)
@@ -99,7 +103,7 @@ def compile_model(
     tell("self-test", 0, 1)
     program.header.digest = digest(program, test)
     tell("self-test", 1, 1)
-    if options.weights == "w4g32" and not canonical.grids:
+    if "w4g32" in (options.weights, *dict(options.weights_for).values()) and not canonical.grids:
         warnings.warn(four_bit_warning(canonical, program, ids), stacklevel=2)
     return Compiled(program, source, options, chosen, test, ids, eos, chat)
 

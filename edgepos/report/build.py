@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..compiler.manifest import ids_sha256
+from ..compiler.options import matrix_formats
 from ..compiler.pipeline import compile
 from ..errors import EdgePosError
 from .accuracy import loss_by_position, run, worst_tokens
@@ -19,9 +20,10 @@ from .onnx_forms import compare_forms, has_forms
 from .peers import on_the_same_text
 from .provenance import provenance
 from .verdict import verdict
-from .windows import WINDOW, Text, text_windows
+from .windows import WINDOW, Text, first_tokens, text_windows
 
 LAYER_WINDOW = 64
+SWAP_TOKENS = 256  # docs/report.md says why
 CALIBRATION_CHARS = 65536  # far more than the tokens of a calibration
 
 
@@ -33,6 +35,7 @@ def measure(
     *,
     max_tokens: int = 8192,
     window: int = WINDOW,
+    swap_tokens: int = SWAP_TOKENS,
     threads: int = 1,
     command: list[str] | None = None,
     force: bool = False,
@@ -42,9 +45,10 @@ def measure(
     """The bundle's report with every section of docs/report.md measured on `text`.
 
     `reference` is the float session of the source, `canonical` its CanonicalModel. At most `max_tokens` tokens are used, in windows of
-    at most `window`. command: as typed, for the report. force: measure on the text of the calibration, too. peers: what others
-    reached, see peers.py. `progress(what, done, total)` counts tokens, and matrices after that. Raises EdgePosError when the source is not what the bundle was made from, the text is that of the calibration, or
-    the text or context is too short for a prediction.
+    at most `window`; changes of formats are tried on the first `swap_tokens` of them. command: as typed, for the report. force: measure
+    on the text of the calibration, too. peers: what others reached, see peers.py. `progress(what, done, total)` counts tokens, and
+    matrices after that. Raises EdgePosError when the source is not what the bundle was made from, the text is that of the calibration,
+    or the text or context is too short for a prediction.
     """
     report = dict(bundle.report)
     _check_source(bundle, canonical)
@@ -54,24 +58,26 @@ def measure(
         _check_calibration(bundle, tokenizer, text)
     context = min(bundle.context, canonical.context)
     if bundle.image.info.embedding:
-        accuracy, first = _embeddings(bundle, reference, text, context, max_tokens, threads, partial(tell, "sentences"))
+        accuracy, cut = _embeddings(bundle, reference, text, context, max_tokens, threads, partial(tell, "sentences"))
     else:
         cut = text_windows(tokenizer, text, max_tokens, context, window)
         session = bundle.session(context=max(map(len, cut)), threads=threads)
         comparison = run(reference, session, cut, _counted(cut, partial(tell, "text")))
-        accuracy, first = _figures(comparison, cut, tokenizer), cut[0]
+        accuracy = _figures(comparison, cut, tokenizer)
         report["attention"] = {"loss": loss_by_position(comparison)}
-        report["generation"] = continuations(reference, session, tokenizer, first)
+        report["generation"] = continuations(reference, session, tokenizer, cut[0])
         if has_forms(bundle):
             report["onnx"] = compare_forms(bundle, reference, cut, threads)
     report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **accuracy}
     report["peers"] = on_the_same_text(peers or [], report["accuracy"])
     report["verdict"] = verdict(accuracy)
-    ids = first[:LAYER_WINDOW]
     tell("operators", 0, len(bundle.program.ops))
-    report["layers"], scores = trace_layers(bundle.program, canonical.model, ids)
+    report["layers"], scores = trace_layers(bundle.program, canonical.model, cut[0][:LAYER_WINDOW])
     report["attention"] = {**report.get("attention", {}), "scores": scores}
-    report["changes"] = measure_changes(bundle.program, canonical.model, ids, report["layers"], _wide_cache(bundle, canonical), partial(tell, "matrices"))
+    report["changes"] = measure_changes(
+        bundle.program, canonical.model, first_tokens(cut, swap_tokens), report["layers"], kept=canonical.grids or (),
+        globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical), progress=partial(tell, "matrices"),
+    )  # fmt: skip
     report["encodings"] = encoding_curves(canonical, context)
     report["provenance"] = provenance(bundle, command)
     return report
@@ -93,8 +99,8 @@ def _figures(comparison: Comparison, cut: list[list[int]], tokenizer) -> dict:
     return {**comparison.result(), "intervals": comparison.intervals(), "worst": worst_tokens(comparison, cut, tokenizer)}
 
 
-def _embeddings(bundle, reference, text: Text, context: int, max_tokens: int, threads: int, progress) -> tuple[dict, list[int]]:
-    """(figures, ids of the first sentence) of an embedding model."""
+def _embeddings(bundle, reference, text: Text, context: int, max_tokens: int, threads: int, progress) -> tuple[dict, list[list[int]]]:
+    """(figures, ids of the sentences) of an embedding model."""
     if not text.content:
         raise EdgePosError(f"text {text.name}: an embedding model is measured on sentences; give a text instead of token ids")
     session = bundle.session(context=context, threads=threads)
@@ -132,8 +138,8 @@ def _wide_cache(bundle, canonical):
     if header.kv_bits == 16:
         return None
     manifest = bundle.manifest
-    weights, choices = manifest["options"]["weights"], manifest["choices"]
-    return compile(canonical, weights=weights, kv="kv16", context=header.context, choices=choices, tokenizer=None)
+    weights, single = manifest["options"]["weights"], matrix_formats(manifest["options"].get("weights_for", ()))
+    return compile(canonical, weights=weights, weights_for=single, kv="kv16", context=header.context, choices=manifest["choices"], tokenizer=None)
 
 
 def _check_source(bundle, canonical) -> None:

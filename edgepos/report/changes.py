@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import glob
+import shlex
+from collections.abc import Callable, Collection
 
 import numpy as np
 import onnx_ir as ir
 
 from ..compiler.dequantize import dequantized_weights
+from ..compiler.options import SOURCE
 from ..compiler.source_grid import quantize_w4
 from ..compiler.weights import dequantize, quantize
 from ..float_session import FloatSession
@@ -19,24 +22,30 @@ from .metrics import kl_divergence, log_softmax
 MOST = 48  # matrices that are swapped
 ROWS = 256  # of a matrix that a format is tried on
 FINEST = "w8g32"
+KEPT_DB = 80.0  # the integers of a source lose only by the 16 bits of their scales
 FORMATS = (FINEST, "w8", "w4g32")
 
 
 def measure_changes(
     program: Program,
     model: ir.Model,
-    ids: list[int],
+    texts: list[list[int]],
     layers: list[dict],
+    *,
+    kept: Collection[str] = (),
+    globs: bool = False,
     wide_cache: Program | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict:
     """The `changes` section: parts of the error and every matrix, the one whose rounding costs most first.
 
-    `ids` is one window, `layers` its `trace_layers`. Swaps are measured on the float graph with the bundle's dequantized weights, for the
-    MOST matrices whose operators have the lowest own SQNR. The measure is the mean KL divergence from the float graph in nats per
-    token, of an embedding 1 − cosine. wide_cache: the same program with a 16-bit KV cache, for one that has 8 bits.
+    `texts` are windows of token ids, each from an empty cache; `layers` is the `trace_layers` of one. Swaps are measured on the float
+    graph with the bundle's dequantized weights, for the MOST matrices whose operators have the lowest own SQNR. The measure is the mean
+    KL divergence from the float graph in nats per token, of embeddings the mean of 1 − cosine. kept: matrices whose source holds
+    integers, which the format "source" keeps. globs: the bundle has formats of single matrices. wide_cache: the same program with a
+    16-bit KV cache, for one that has 8 bits.
     """
-    swaps = Swaps(program, model, ids)
+    swaps = Swaps(program, model, texts)
     matrices = _matrices(program, layers)
     for entry in matrices:
         entry.update(swaps.formats(entry["matrix"], entry["format"]))
@@ -49,20 +58,20 @@ def measure_changes(
     matrices.sort(key=lambda entry: -entry.get("saves", -np.inf))
     return {
         "measure": "1 - cosine" if program.embedding else "KL divergence, nats per token",
-        "tokens": len(ids),
+        "tokens": sum(map(len, texts)),
         "total": swaps.total,
         "weights": swaps.base,
-        "arithmetic": swaps.distance(swaps.rounded, swaps.integers),
+        "arithmetic": swaps.arithmetic,
         "matrices": matrices,
-        "suggestions": _suggestions(swaps, matrices, wide_cache),
+        "suggestions": _suggestions(swaps, matrices, kept, globs, wide_cache),
     }
 
 
 class Swaps:
-    """The float graph with a bundle's dequantized weights, any of which can be replaced for one run."""
+    """The float graph with a bundle's dequantized weights, any of which can be replaced for one run over the texts."""
 
-    def __init__(self, program: Program, model: ir.Model, ids: list[int]):
-        self.program, self.ids = program, ids
+    def __init__(self, program: Program, model: ir.Model, texts: list[list[int]]):
+        self.program, self.texts = program, texts
         self.output = "embedding" if program.embedding else "logits"
         self.floats = {name: value.const_value for name, value in model.graph.initializers.items()}
         self.own = {name: array for name, array in dequantized_weights(program).items() if name in self.floats}
@@ -71,15 +80,19 @@ class Swaps:
         for name in self.own:
             opened.graph.inputs.append(opened.graph.initializers[name])  # ONNX: an initializer that is an input too may be fed
         self.session = FloatSession(opened, weights=self.own)
-        self.rounded = self._run(self.session, {})
-        self.base = self.distance(self.reference, self.rounded)
-        self.integers = self.run_integers(program)
-        self.total = self.distance(self.reference, self.integers)
+        rounded = self._run(self.session, {})
+        self.base = self.distance(self.reference, rounded)
+        integers = self.run_integers(program)
+        self.total = self.distance(self.reference, integers)
+        self.arithmetic = self.distance(rounded, integers)
 
     def run_integers(self, program: Program) -> np.ndarray:
-        """What an integer program gives for the tokens."""
-        session = GoldenSession(program, len(self.ids))
-        return session.embed(self.ids)[None] if program.embedding else session.eval(self.ids)
+        """What an integer program gives for the texts, as `distance` takes it."""
+        session, found = GoldenSession(program, max(map(len, self.texts))), []
+        for ids in self.texts:
+            session.reset()
+            found.append(session.embed(ids)[None] if program.embedding else session.eval(ids))
+        return self._comparable(found)
 
     def source(self, name: str) -> np.ndarray:
         """The source's float32 weights."""
@@ -90,15 +103,21 @@ class Swaps:
         return self.distance(self.reference, self._run(self.session, weights))
 
     def distance(self, reference: np.ndarray, other: np.ndarray) -> float:
-        """The measure between two outputs [n, d]."""
+        """The measure between two outputs [n, d] of `_run`."""
         if self.program.embedding:
-            a, b = np.float64(reference[0]), np.float64(other[0])
-            return float(1 - a @ b / np.sqrt((a @ a) * (b @ b)))
-        return float(kl_divergence(log_softmax(reference), log_softmax(other)).mean())
+            return float(1 - (reference * other).sum(axis=1).mean())
+        return float(kl_divergence(reference, other).mean())
 
     def _run(self, session: FloatSession, weights: dict[str, np.ndarray]) -> np.ndarray:
-        output = session.values(self.ids, [self.output], weights)[self.output]
-        return output.reshape(-1, output.shape[-1])
+        outputs = (session.values(ids, [self.output], weights)[self.output] for ids in self.texts)
+        return self._comparable([output.reshape(-1, output.shape[-1]) for output in outputs])
+
+    def _comparable(self, outputs: list[np.ndarray]) -> np.ndarray:
+        """Log probabilities [tokens, vocab], or embeddings of norm 1 [texts, d]; float64."""
+        if not self.program.embedding:
+            return np.concatenate([log_softmax(output) for output in outputs])
+        rows = np.float64(np.concatenate(outputs))
+        return rows / np.sqrt((rows * rows).sum(axis=1, keepdims=True))
 
     def formats(self, name: str, used: str) -> dict:
         """{"sqnr_db": of the weights as they are, "alternatives": {format: {sqnr_db, bytes}}}, on at most ROWS rows."""
@@ -137,21 +156,42 @@ def _matrices(program: Program, layers: list[dict]) -> list[dict]:
     return sorted(found.values(), key=lambda e: least[id(e)])
 
 
-def _suggestions(swaps: Swaps, matrices: list[dict], wide_cache: Program | None) -> list[dict]:
+def _suggestions(swaps: Swaps, matrices: list[dict], kept: Collection[str], globs: bool, wide_cache: Program | None) -> list[dict]:
     """The three changes that lower the measure most, each measured alone, with the options of `edgepos export` that make them.
 
-    bytes: of the model, more (or of the cache, null). flags is null where no option makes the change: it tells where the error is.
+    bytes: of the model, more (or of the cache or not known before, null). flags, behind those the bundle was exported with, is null where
+    no option makes the change: it tells where the error is.
     """
     found = []
     if wide_cache is not None:
         saves = swaps.total - swaps.distance(swaps.reference, swaps.run_integers(wide_cache))
         found.append({"what": "a KV cache of 16 bits", "flags": "--kv kv16", "saves": saves, "bytes": None})
+    tokens = {swaps.program.names[op.tensors[0]] for op in swaps.program.ops if op.code == Op.EMBED and op.params.get("source") != POSITIONS}
     places = {swaps.program.names[op.tensors[0]] for op in swaps.program.ops if op.params.get("source") == POSITIONS}
-    coarse = [e for e in matrices if e["format"] != FINEST and e["matrix"] in swaps.own and e["matrix"] not in places]
-    if coarse:
-        finer = {e["matrix"]: in_format(swaps.source(e["matrix"]), FINEST) for e in coarse}
-        grows = sum(e["alternatives"][FINEST]["bytes"] - e["bytes"] for e in coarse)
-        found.append({"what": f"all matrices in {FINEST}", "flags": f"--weights {FINEST}", "saves": swaps.base - swaps.error(finer), "bytes": grows})
+    finer = {}
+    for entry in matrices:
+        name = entry["matrix"]
+        if name not in swaps.own or name in places:
+            continue
+        if name in kept and name not in tokens:
+            if (entry["sqnr_db"] or np.inf) < KEPT_DB:
+                finer[name] = (SOURCE, swaps.source(name), None)
+        elif entry["format"] != FINEST:
+            finer[name] = (FINEST, in_format(swaps.source(name), FINEST), entry["alternatives"][FINEST]["bytes"] - entry["bytes"])
+    if finer:
+        form = SOURCE if kept else FINEST
+        what = "the source's own integers in all matrices" if kept else f"all matrices in {form}"
+        sizes = [size for _, _, size in finer.values()]
+        saves = swaps.base - swaps.error({name: array for name, (_, array, _) in finer.items()})
+        flags = f"--weights-for '*={form}'" if globs else f"--weights {form}"
+        found.append({"what": what, "flags": flags, "saves": saves, "bytes": None if None in sizes else sum(sizes)})
     for entry in matrices[:3]:
-        found.append({"what": f"{entry['matrix']} without any rounding", "flags": None, "saves": entry.get("saves", 0.0), "bytes": None})
+        name = entry["matrix"]
+        if name in finer:
+            form, array, grows = finer[name]
+            saves = swaps.base - swaps.error({name: array})
+            flags = "--weights-for " + shlex.quote(f"{glob.escape(name)}={form}")
+            found.append({"what": f"{name} in {'the integers of the source' if form == SOURCE else form}", "flags": flags, "saves": saves, "bytes": grows})
+        else:
+            found.append({"what": f"{name} without any rounding", "flags": None, "saves": entry.get("saves", 0.0), "bytes": None})
     return [change for change in sorted(found, key=lambda change: -change["saves"]) if change["saves"] > 0][:3]

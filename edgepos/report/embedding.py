@@ -22,8 +22,8 @@ def sentences(text: str) -> list[str]:
 
 def compare_embeddings(
     reference, session, tokenizer, texts: list[str], max_tokens: int, progress: Callable[[int, int], None] | None = None
-) -> tuple[dict, list[int]]:
-    """(figures, ids of the first text): embeddings of both sessions for the texts that fit into `max_tokens` tokens.
+) -> tuple[dict, list[list[int]]]:
+    """(figures, ids of the texts): embeddings of both sessions for the texts that fit into `max_tokens` tokens.
 
     cosine: of the two rows of a text. nearest_agreement: texts whose most similar other text is the same. rank_correlation:
     Spearman's, of the cosines of all pairs of texts. Raises EdgePosError when fewer than three texts are left.
@@ -46,7 +46,7 @@ def compare_embeddings(
         if progress is not None:
             progress(done, total)
     exact, ours = (np.array(side, np.float64) for side in zip(*rows))
-    return {**figures(exact, ours), "texts": len(ids), "tokens": total, "saturations": session.saturations}, ids[0]
+    return {**figures(exact, ours), "texts": len(ids), "tokens": total, "saturations": session.saturations}, ids
 
 
 def figures(exact: np.ndarray, ours: np.ndarray) -> dict:

@@ -136,6 +136,17 @@ def text_windows(tokenizer, text: Text, max_tokens: int, context: int, window: i
     return cut
 
 
+def first_tokens(windows: list[list[int]], count: int) -> list[list[int]]:
+    """The first `count` tokens of windows, in windows of at least two; at least one window."""
+    found, left = [], max(count, 2)
+    for window in windows:
+        if left < 2:
+            break
+        found.append(window[:left])
+        left -= len(found[-1])
+    return found
+
+
 def stories(text: str, count: int) -> list[str]:
     """The first `count` stories of a TinyStories text: cut at "Once upon a time" and "One day, ", 300 to 1400 characters long."""
     marks = ("Once upon a time", "One day, ")
