@@ -10,19 +10,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 
 from .errors import ContextError, EdgePosError, FormatError, UnsupportedError
 
-try:
-    __version__ = version("edgepos")
-except PackageNotFoundError:  # a source tree that was not installed
-    __version__ = "0+source"
-
-# Name -> (module, its name there), loaded on first use: `import edgepos` stays fast, and the runtime works without the exporter's libraries.
+# Name -> (module, its name there), loaded on first use: `import edgepos` and help stay fast.
 _LAZY = {
     "arith": ("fixedpoint", "ARITH"), "open": ("bundle", "open"), "Bundle": ("bundle", "Bundle"), "export_bundle": ("exporter", "export_bundle"),
     "reference": ("float_session", "reference"), "positions": ("positions", None),
+    "__version__": ("version", "VERSION"),
 }  # fmt: skip
 
 __all__ = ["ContextError", "EdgePosError", "FormatError", "UnsupportedError", *_LAZY]

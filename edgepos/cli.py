@@ -15,18 +15,17 @@ from typing import Annotated, Optional
 import typer
 from rich.table import Table
 
-from . import __version__
 from .cli_bench import bench
 from .cli_build import build, verify
 from .cli_common import BundleArgument, err, out, progress_bar
 from .cli_compare import compare, sweep
 from .cli_embed import embed
+from .cli_positions import app as positions_app
 from .cli_report import report
 from .cli_run import perplexity, run
+from .cli_tables import app as tables_app
 from .cli_tokenizer import tokenizer
 from .errors import EdgePosError, GateError
-from .positions.cli import app as positions_app
-from .positions.cli_tables import app as tables_app
 
 app = typer.Typer(
     help="Turn a transformer into integers, run it with the same bits everywhere, and read how far it is from the float model.",
@@ -160,6 +159,8 @@ def demo(
 
 def _version(value: bool) -> None:
     if value:
+        from . import __version__
+
         out.print(f"edgepos {__version__}")
         raise typer.Exit
 

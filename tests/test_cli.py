@@ -96,7 +96,7 @@ def test_errors_are_one_line(arguments, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("option", [["--engine", "gpu"], ["-n", "0"], ["--threads", "0"]])
+@pytest.mark.parametrize("option", [["--engine", "gpu"], ["-n", "-1"], ["--threads", "0"]])
 def test_usage_errors_exit_with_2(tiny, option):
     edgepos("run", tiny, *option, expect=2)
 

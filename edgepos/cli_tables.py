@@ -1,11 +1,10 @@
-"""`edgepos tables`: emit the tables of an encoding; `edgepos positions check, pareto, show`: examine them."""
+"""`edgepos tables`: emit the tables of an encoding."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Optional
@@ -14,21 +13,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ..cli_common import out
-from ..errors import FormatError, UnsupportedError
-from .alibi import Alibi
-from .angles import Angles
-from .cli import app as positions_app
-from .emit import INDEX, emit
-from .emit import check as check_tables
-from .hybrid import parts_of
-from .learned import Learned, interpolate
-from .methods import method_rows
-from .relative import RelativeBias, T5Bias
-from .rope import Rope
-from .sinusoidal import Sinusoidal
-from .source import Source, read_model, read_source, read_table
-from .table_file import FORMATS
+from .cli_common import out
+from .errors import FormatError, UnsupportedError
 
 DEFAULT_CONTEXT = 2048
 MODEL_CONTEXT = 4096
@@ -39,7 +25,7 @@ app = typer.Typer(help="Write position tables for any runtime: C arrays, .npz, O
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")]
 Context = Annotated[int, typer.Option(help="Positions: 0 … context − 1.")]
 Bits = Annotated[str, typer.Option(help="8, 16, or both as 16,8.")]
-Format = Annotated[str, typer.Option("--format", help=f"Any of {','.join(FORMATS)}.")]
+Format = Annotated[str, typer.Option("--format", help="Any of c,npz,bin,onnx.")]
 PerTensor = Annotated[bool, typer.Option("--per-tensor", help="One factor for the table instead of one per row or head.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a folder of tables.")]
 Weights = Annotated[str, typer.Option(help="The learned table: FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME.")]
@@ -64,12 +50,18 @@ def tables(
         return
     if model is None or output is None:
         raise UnsupportedError("--from MODEL and -o DIR are needed, or the name of an encoding: rope, alibi, t5, relative, learned, sinusoidal, spec")
+    from .positions.source import read_model
+
     source = read_model(model)
-    _write(source, output, _own_context(source) if length is None else length, bits, formats, force, per_tensor)
+    _write(source, output, own_context(source) if length is None else length, bits, formats, force, per_tensor)
 
 
-def _own_context(source: Source) -> int:
+def own_context(source) -> int:
     """The model's positions as far as all its learned tables and tables of angles go."""
+    from .positions import Learned
+    from .positions.angles import Angles
+    from .positions.hybrid import parts_of
+
     parts = parts_of(source.spec)
     each = [source.spec] if parts is None else [] if isinstance(source.spec, dict) else list(parts.values())
     ends = [part.context if isinstance(part, Learned) else part.reach for part in each if isinstance(part, (Learned, Angles))]
@@ -90,6 +82,9 @@ def rope(
     force: Force = False,
 ) -> None:
     """Rotary tables and 64-bit phase increments."""
+    from .positions import Rope
+    from .positions.source import Source
+
     spec = Rope(head_dim, rotary_dim, theta, layout, None if scaling is None else _object(scaling, "--scaling"))
     _write(Source(spec), output, context, bits, formats, force)
 
@@ -107,6 +102,9 @@ def alibi(
     force: Force = False,
 ) -> None:
     """ALiBi slopes and bias tables."""
+    from .positions import Alibi
+    from .positions.source import Source
+
     given = None if slopes is None else tuple(_number(part, "--slopes") for part in slopes.split(","))
     _write(Source(Alibi(heads, bias_max, symmetric, given)), output, context, bits, formats, force)
 
@@ -124,6 +122,9 @@ def t5(
     force: Force = False,
 ) -> None:
     """T5's bucket rule, and with --weights its bias in integers."""
+    from .positions import T5Bias
+    from .positions.source import Source, read_table
+
     table = None if weights is None else read_table(weights)
     _write(Source(T5Bias(num_buckets, max_distance, not causal, _layers(table)), table), output, 1, bits, formats, force, per_tensor)
 
@@ -141,6 +142,9 @@ def relative(
     force: Force = False,
 ) -> None:
     """A learned bias over clipped differences, in integers."""
+    from .positions import RelativeBias
+    from .positions.source import Source, read_table
+
     table = read_table(weights)
     reach = tuple(_whole(part, "--extents") for part in extents.split(","))
     _write(Source(RelativeBias(reach, clip, query_minus_key, _layers(table)), table), output, 1, bits, formats, force, per_tensor)
@@ -165,6 +169,9 @@ def learned(
     force: Force = False,
 ) -> None:
     """Learned position tables with a factor per row."""
+    from .positions import Learned, interpolate
+    from .positions.source import Source, read_table
+
     table = read_table(weights)
     spec = Learned(len(table), offset, pad_id, modulo)
     if length is not None:
@@ -188,6 +195,9 @@ def sinusoidal(
     force: Force = False,
 ) -> None:
     """Sinusoidal tables."""
+    from .positions import Sinusoidal
+    from .positions.source import Source
+
     _write(Source(Sinusoidal(dim, convention, denominator, start, scale, theta, first)), output, context, bits, formats, force)
 
 
@@ -203,72 +213,16 @@ def spec(
     force: Force = False,
 ) -> None:
     """Any encoding of positions.from_json: mrope, axial_rope, relative, sinusoidal_2d, hybrid …"""
+    from .positions.source import Source, read_source, read_table
+
     found = read_source(source)
     table = found.weights if weights is None else read_table(weights)
-    _write(Source(found.spec, table), output, _own_context(found) if context is None else context, bits, formats, force, per_tensor)
+    _write(Source(found.spec, table), output, own_context(found) if context is None else context, bits, formats, force, per_tensor)
 
 
-@positions_app.command()
-def check(folder: Annotated[Path, typer.Argument(help="A folder of tables.", metavar="DIR")]) -> None:
-    """Derive every table and bound again from the files alone, and compare."""
-    results = check_tables(folder)
-    out.print(f"{folder}: {len(results)} tables are what the proof gives")
-
-
-@positions_app.command("pareto")
-def pareto_table(
-    source: Where,
-    context: Annotated[Optional[int], typer.Option(help="Positions; default: the source's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-) -> None:
-    """Every method with its bytes, proven bound and integer operations."""
-    found = read_source(source)
-    length = _own_context(found) if context is None else context
-    rows = method_rows(found.spec, length, found.weights)
-    if as_json:
-        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
-        return
-    table = _compact(f"methods for {length} positions; * no other is as good in all three")
-    table.add_column("method", no_wrap=True)
-    for name in ("bits", "bytes", "bound", "unit", "operations", ""):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        method = f"{row['part']}: {row['method']}" if row["part"] else row["method"]
-        best = "*" if row["best"] else ""
-        table.add_row(method, str(row["bits"]), f"{row['bytes']:,}", f"{row['bound']:.4g}", row["unit"], f"{row['operations']:,}", best)
-    out.print(table)
-
-
-@positions_app.command()
-def show(
-    source: Where,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .png or .svg file to write.")],
-    context: Annotated[Optional[int], typer.Option(help="Positions; default: the source's.")] = None,
-    part: Annotated[Optional[str], typer.Option(help="Which part of a model with several encodings.")] = None,
-) -> None:
-    """Draw table, similarity by distance, error by position beside float32's, and the methods."""
-    from .plots import draw
-
-    found = read_source(source)
-    one, weights = _one_part(found, part)
-    draw(one, output, _own_context(found) if context is None else context, weights, found.name)
-    out.print(f"{output}: {one.encoding}")
-
-
-def _compact(title: str) -> Table:
+def compact(title: str) -> Table:
     """A table of eight columns of numbers within 80 characters."""
     return Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-
-
-def _one_part(found: Source, part: str | None):
-    parts = parts_of(found.spec)
-    if parts is None:
-        return found.spec, found.weights
-    if part is None and len(parts) == 1:
-        part = next(iter(parts))
-    if part not in parts:
-        raise UnsupportedError(f"part is {part!r}; the source has {', '.join(parts) or 'none'}: choose one with --part")
-    return parts[part], (found.weights or {}).get(part)
 
 
 def _object(text: str, option: str) -> dict:
@@ -302,8 +256,10 @@ def _bits(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found)
 
 
-def _write(source: Source, output: Path, context: int, bits: str, formats: str, force: bool, per_tensor: bool = False) -> None:
+def _write(source, output: Path, context: int, bits: str, formats: str, force: bool, per_tensor: bool = False) -> None:
     """Emit into a temporary folder beside `output` and rename it, so that nothing half-written is left."""
+    from .positions.emit import INDEX, emit
+
     if output.exists() and not (output.is_dir() and (not any(output.iterdir()) or (force and (output / INDEX).is_file()))):
         how = "choose another folder" if not (output / INDEX).is_file() else "--force replaces it"
         raise FormatError(f"{output}: is already there; {how}")
@@ -324,7 +280,7 @@ def _write(source: Source, output: Path, context: int, bits: str, formats: str, 
         raise FormatError(f"{output}: {error.strerror}") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    table = _compact(f"{output}: {context} positions")
+    table = compact(f"{output}: {context} positions")
     for name in ("table", "method"):
         table.add_column(name, no_wrap=True)
     drifts = any("float32_bound" in r for r in results)
