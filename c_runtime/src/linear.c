@@ -18,9 +18,9 @@ static void sum_groups8(int32_t *sums, const int8_t *q, int32_t groups) {
 }
 
 /* Codes [tokens][cols], scales and sums [tokens][cols/32]. */
-static void narrow_in_groups(ep_session *s, const int32_t *op, int32_t n) {
+static void narrow_in_groups(const ep_session *s, const int32_t *op, int32_t from, int32_t to) {
   int32_t width = ep_width(&s->program, op[EP_O_IN0]), groups = ep_linear_cols(&s->program, op) / 32;
-  for (int32_t t = 0; t < n; t++) {
+  for (int32_t t = from; t < to; t++) {
     size_t at = (size_t)t * (size_t)groups;
     int8_t *q = (int8_t *)s->narrow + at * 32;
     s->shifts[t] = s->kernels.quant8g32(q, s->group_scales + at, ep_value(s, op[EP_O_IN0], t), width);
@@ -28,19 +28,22 @@ static void narrow_in_groups(ep_session *s, const int32_t *op, int32_t n) {
   }
 }
 
-void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n) {
+/* Tokens [from, to). */
+static void narrow(const ep_session *s, const int32_t *op, int32_t from, int32_t to) {
   if (ep_linear_in_groups(op)) {
-    narrow_in_groups(s, op, n);
+    narrow_in_groups(s, op, from, to);
     return;
   }
   int32_t width = ep_width(&s->program, op[EP_O_IN0]), cols = ep_linear_cols(&s->program, op);
-  for (int32_t t = 0; t < n; t++) {
+  for (int32_t t = from; t < to; t++) {
     int16_t *q = s->narrow + (size_t)t * (size_t)cols;
     s->shifts[t] = s->kernels.narrow16(q, ep_value(s, op[EP_O_IN0], t), width);
     memset(q + width, 0, (size_t)(cols - width) * sizeof *q);
     if (op[EP_O_P0 + 2]) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
   }
 }
+
+void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n) { narrow(s, op, 0, n); }
 
 static void cap_logits(const ep_session *s, const int32_t *op, int32_t *y, int32_t n, uint64_t *count) {
   const int32_t *cap = ep_i32(&s->program, op[EP_O_P0 + 1]);
@@ -118,6 +121,11 @@ typedef struct job {
   int32_t tokens, rows, lanes;
 } job;
 
+static void narrow_task(void *arg, int32_t i) {
+  const job *j = (const job *)arg;
+  narrow(j->s, j->op, (int32_t)((int64_t)j->tokens * i / j->lanes), (int32_t)((int64_t)j->tokens * (i + 1) / j->lanes));
+}
+
 static void task(void *arg, int32_t i) {
   const job *j = (const job *)arg;
   int32_t from = ep_part(j->rows, i, j->lanes), to = ep_part(j->rows, i + 1, j->lanes);
@@ -127,6 +135,9 @@ static void task(void *arg, int32_t i) {
 void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {
   int32_t rows = ep_rows(&s->program, op[EP_O_T0]), cols = ep_linear_cols(&s->program, op);
   job j = {s, op, out, n, rows, ep_lanes_for(s, (int64_t)rows * cols * n)};
-  ep_linear_narrow(s, op, n);
+  if (n >= j.lanes)
+    ep_run_lanes(s, narrow_task, &j, j.lanes);
+  else
+    ep_linear_narrow(s, op, n);
   ep_run_lanes(s, task, &j, j.lanes);
 }

@@ -60,6 +60,10 @@ static inline int32_t ep_head_input(const ep_session *s) { return ep_op(&s->prog
 /* Run fn(arg, lane) for `lanes` lanes, beside each other if the session may, and add up their saturations. */
 void ep_run_lanes(ep_session *s, ep_task fn, void *arg, int32_t lanes);
 
+/* An operator that works on each token alone, for tokens [from, to) of the batch; the n tokens of it in as many lanes as pay. */
+typedef void ep_token_fn(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count);
+void ep_each_token(ep_session *s, const int32_t *op, ep_token_fn *fn, int32_t n, int32_t width);
+
 /* Operator i for n tokens, which go to the slots from s->length on. */
 void ep_exec(ep_session *s, int32_t i, int32_t n);
 void ep_report(ep_session *s, int32_t i, int32_t n, const int32_t *data, uint64_t saturations);

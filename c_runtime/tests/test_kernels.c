@@ -334,6 +334,20 @@ static void test_elements(void) {
   }
 }
 
+static void test_turn(void) {
+  for (int i = 0; i < 10000; i++) {
+    int32_t n = 1 + below(40);
+    size_t bytes = (size_t)n * 16;
+    int32_t *a = draw_numbers(n), *b = draw_numbers(n), *c = (int32_t *)room((size_t)n * 4), *s = (int32_t *)room((size_t)n * 4);
+    int64_t *want = (int64_t *)room(bytes), *got = (int64_t *)room(bytes);
+    for (int32_t j = 0; j < n; j++) c[j] = below(65535) - 32767, s[j] = below(9) ? below(65535) - 32767 : 32767;
+    generic.turn(want, a, b, c, s, n);
+    fast.turn(got, a, b, c, s, n);
+    CHECK(memcmp(want, got, bytes) == 0);
+    free(a), free(b), free(c), free(s), free(want), free(got);
+  }
+}
+
 int main(void) {
   /* Each set that the processor has by itself, and all of them together. */
   static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_AVX2 | EP_CPU_AVX512, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD};
@@ -352,6 +366,7 @@ int main(void) {
     test_quant8g32();
     test_requant();
     test_elements();
+    test_turn();
   }
   return failures != 0;
 }

@@ -43,6 +43,19 @@ INLINE __m512i pair_at(const int16_t *p) {
   return _mm512_set1_epi32(pair);
 }
 
+INLINE __m128i two(const int32_t *a, const int32_t *b) {
+  return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)a)), (const __m64 *)b));
+}
+
+/* Entries i and i + 1 of a table for each of eight i: loads one by one, which take less time than a gather. */
+INLINE __m512i neighbours(const int32_t *table, __m256i i) {
+  _Alignas(32) int32_t at[8];
+  _mm256_store_si256((__m256i *)at, i);
+  __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(two(table + at[0], table + at[1])), two(table + at[2], table + at[3]), 1);
+  __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(two(table + at[4], table + at[5])), two(table + at[6], table + at[7]), 1);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+}
+
 /* high of x = high * 256 + low, both signed bytes. */
 INLINE __m512i high_byte(__m512i x) { return _mm512_srai_epi16(_mm512_add_epi16(x, _mm512_set1_epi16(128)), 8); }
 

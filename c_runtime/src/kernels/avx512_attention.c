@@ -156,7 +156,7 @@ AVX512 static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int3
 /* exp2_neg of eight distances of 32 bits without sign: below 2^38 before the last shift, so that those of 40 * 2^16 and more
  * become 0 by themselves. 256 * E[i] - (E[i] - E[i + 1]) * f is E[i] * (256 - f) + E[i + 1] * f. */
 INLINE __m512i exponentials8(__m256i r, int32_t W) {
-  __m512i both = _mm512_i32gather_epi64(_mm256_and_si256(_mm256_srli_epi32(r, 8), _mm256_set1_epi32(255)), EP_EXP2, 4);
+  __m512i both = neighbours(EP_EXP2, _mm256_and_si256(_mm256_srli_epi32(r, 8), _mm256_set1_epi32(255)));
   __m512i f = _mm512_cvtepi32_epi64(_mm256_and_si256(r, _mm256_set1_epi32(255)));
   __m512i e = _mm512_mul_epi32(both, _mm512_sub_epi64(_mm512_set1_epi64(256), f));
   e = _mm512_add_epi64(e, _mm512_mul_epi32(odd(both), f));

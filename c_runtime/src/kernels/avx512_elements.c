@@ -14,6 +14,7 @@ INLINE __m512i shift_round(__m512i x, int32_t n) {
 }
 
 INLINE __m512i wide(const int32_t *x) { return _mm512_cvtepi32_epi64(load256(x)); }
+INLINE __m512i some(const int32_t *x, __mmask8 there) { return _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(there, x)); }
 
 AVX512 static void add(int32_t *y, const int32_t *a, const int32_t *b, const int32_t shift[3], int32_t n, uint64_t *count) {
   int32_t i = 0;
@@ -35,7 +36,7 @@ INLINE __m512i curve8(const int32_t *table, __m256i u, int32_t out_shift) {
   const __m256i end = _mm256_set1_epi32(1 << 28);
   __m256i v = _mm256_add_epi32(_mm256_min_epi32(_mm256_max_epi32(u, _mm256_sub_epi32(_mm256_setzero_si256(), end)), end), end);
   __m256i i = _mm256_min_epi32(_mm256_srli_epi32(v, 18), _mm256_set1_epi32(2047));
-  __m512i f = _mm512_cvtepi32_epi64(_mm256_sub_epi32(v, _mm256_slli_epi32(i, 18))), both = _mm512_i32gather_epi64(i, table, 4);
+  __m512i f = _mm512_cvtepi32_epi64(_mm256_sub_epi32(v, _mm256_slli_epi32(i, 18))), both = neighbours(table, i);
   __m512i from = _mm512_mul_epi32(both, _mm512_sub_epi64(_mm512_set1_epi64(0x40000), f));
   return shift_round(_mm512_add_epi64(from, _mm512_mul_epi32(odd(both), f)), out_shift);
 }
@@ -56,7 +57,7 @@ AVX512 static void act(int32_t *y, const int32_t *x, const ep_curve *how, int32_
 /* Eight centred numbers from i on; those from d on are 0. */
 INLINE __m512i centered8(const ep_norm *how, const int32_t *x, int32_t i, int64_t sum) {
   __mmask8 there = (__mmask8)first((size_t)(how->d - i));
-  __m512i v = _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(there, x + i));
+  __m512i v = some(x + i, there);
   if (!how->center) return v;
   return _mm512_maskz_sub_epi64(there, _mm512_mul_epi32(v, _mm512_set1_epi64(how->d)), _mm512_set1_epi64(sum));
 }
@@ -65,7 +66,7 @@ AVX512 static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64
   int32_t d = how->d;
   __m512i total = _mm512_setzero_si512(), most = total, squares = total;
   for (int32_t i = 0; i < d && how->center; i += 8)
-    total = _mm512_add_epi64(total, _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32((__mmask8)first((size_t)(d - i)), x + i)));
+    total = _mm512_add_epi64(total, some(x + i, (__mmask8)first((size_t)(d - i))));
   int64_t sum = _mm512_reduce_add_epi64(total);
   for (int32_t i = 0; i < d; i += 8) most = _mm512_max_epu64(most, _mm512_abs_epi64(centered8(how, x, i, sum)));
   int32_t pre = ep_norm_shift(d, _mm512_reduce_max_epu64(most));
@@ -77,7 +78,7 @@ AVX512 static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64
   for (int32_t i = 0; i < d; i += 8) {
     int64_t product[8];
     __mmask8 there = (__mmask8)first((size_t)(d - i));
-    __m512i gamma = _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(there, how->gamma + i));
+    __m512i gamma = some(how->gamma + i, there);
     __m512i v = _mm512_mul_epi32(shift_round(centered8(how, x, i, sum), pre), gamma);
     if (d - i >= 8 && requant8(y + i, v, _mm512_set1_epi32(r.m), _mm512_set1_epi64(r.e + how->out_shift - 33), count)) continue;
     store(product, v);
@@ -86,11 +87,21 @@ AVX512 static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64
   for (int32_t i = 0; i < d && how->beta; i++) y[i] = ep_sat32_count((int64_t)y[i] + how->beta[i], count);
 }
 
+AVX512 static void turn(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n) {
+  for (int32_t j = 0; j < n; j += 8) {
+    __mmask8 there = (__mmask8)first((size_t)(n - j));
+    __m512i x = some(a + j, there), y = some(b + j, there), cosine = some(c + j, there), sine = some(s + j, there);
+    _mm512_mask_storeu_epi64(out + j, there, _mm512_sub_epi64(_mm512_mul_epi32(x, cosine), _mm512_mul_epi32(y, sine)));
+    _mm512_mask_storeu_epi64(out + n + j, there, _mm512_add_epi64(_mm512_mul_epi32(x, sine), _mm512_mul_epi32(y, cosine)));
+  }
+}
+
 void ep_avx512_elements(ep_kernels *table) {
   table->add = add;
   table->mul = mul;
   table->act = act;
   table->norm = norm;
+  table->turn = turn;
 }
 
 #endif

@@ -207,6 +207,13 @@ static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *cou
   }
 }
 
+static void turn(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n) {
+  for (int32_t j = 0; j < n; j++) {
+    out[j] = (int64_t)a[j] * c[j] - (int64_t)b[j] * s[j];
+    out[n + j] = (int64_t)a[j] * s[j] + (int64_t)b[j] * c[j];
+  }
+}
+
 void ep_generic_kernels(ep_kernels *table) {
   *table = (ep_kernels){.name = "generic",
                         .narrow16 = ep_narrow16,
@@ -230,5 +237,6 @@ void ep_generic_kernels(ep_kernels *table) {
                         .add = add,
                         .mul = mul,
                         .act = act,
-                        .norm = norm};
+                        .norm = norm,
+                        .turn = turn};
 }

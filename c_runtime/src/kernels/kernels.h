@@ -70,6 +70,8 @@ typedef struct ep_kernels {
   void (*mul)(int32_t *y, const int32_t *a, const int32_t *b, int32_t shift, int32_t n, uint64_t *count);
   void (*act)(int32_t *y, const int32_t *x, const ep_curve *how, int32_t n, uint64_t *count);
   void (*norm)(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *count);
+  /* out[j] = a[j] * c[j] - b[j] * s[j], out[n + j] = a[j] * s[j] + b[j] * c[j], |c| and |s| <= 32767. */
+  void (*turn)(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n);
 } ep_kernels;
 
 /* Fill the table with the best kernels for a processor with these EP_CPU_ bits. */
