@@ -44,6 +44,11 @@ class Weights(str, Enum):
     w4g32 = "w4g32"
 
 
+class Activations(str, Enum):
+    a16 = "a16"
+    a8g32 = "a8g32"
+
+
 class Kv(str, Enum):
     kv16 = "kv16"
     kv8 = "kv8"
@@ -61,6 +66,9 @@ def export(
     weights: Annotated[
         Optional[Weights], typer.Option(help="Weight format; default: source (the integers of a GGUF file) where there are some, else w8g32.")
     ] = None,
+    activations: Annotated[
+        Activations, typer.Option(help="Inputs of matrices; a8g32 (int8, groups of 32) is faster with int8 dot products and less accurate.")
+    ] = Activations.a16,
     kv: Annotated[Kv, typer.Option(help="KV cache format.")] = Kv.kv16,
     weights_for: Annotated[
         Optional[list[str]],
@@ -88,7 +96,7 @@ def export(
             progress.update(task, description=description, completed=done, total=total)
 
         bundle = export_bundle(
-            source, output, weights=weights.value if weights else None, kv=kv.value, context=context,
+            source, output, weights=weights.value if weights else None, activations=activations.value, kv=kv.value, context=context,
             weights_for=matrix_formats(weights_for or []), calibration=calibration,
             tokenizer=None if no_tokenizer else tokenizer or "source", chat_template=None if no_chat_template else "source",
             onnx=onnx.value, force=force, progress=step,

@@ -113,7 +113,7 @@ def test_bad_choices_are_named(change, text):
     "options, text",
     [
         ({"weights": "w4"}, "weights is 'w4'; allowed: source, w4g32, w8g32, w8"),
-        ({"activations": "a8"}, "activations is 'a8'; allowed: a16"),
+        ({"activations": "a8"}, "activations is 'a8'; allowed: a16, a8g32"),
         ({"kv": "kv4"}, "kv is 'kv4'; allowed: kv16, kv8"),
         ({"context": 0}, f"context is 0; allowed: 1 to {CONTEXT}"),
         ({"context": -5}, "context is -5"),

@@ -14,7 +14,7 @@ import numpy as np
 from ..export.mapped_file import release_pages
 from ..export.block_rows import GridRows
 from ..program import (
-    BIDIRECTIONAL, CAUSAL, EMBEDDING, HALF, INTERLEAVED, KV, LOGITS, NONE, PARAMETERS, POOLS, POSITIONS, UNIT_F, Header, Op, Operation, Program, Value,
+    A16, A8G32, BIDIRECTIONAL, CAUSAL, EMBEDDING, HALF, INTERLEAVED, KV, LOGITS, NONE, PARAMETERS, POOLS, POSITIONS, UNIT_F, Header, Op, Operation, Program, Value,
 )  # fmt: skip
 from . import activations, constants
 from .options import Options
@@ -157,13 +157,22 @@ class Assembly:
     def _linear(self, step: Linear) -> None:
         matrix, form = self._matrix(step.weight)
         bias, values = (NONE, None) if step.bias is None else self._added(step.bias)
-        op = Operation(Op.LINEAR, self._define(step), self._ins(step.x), (*matrix, bias), {"form": form}, step.name)
+        op = Operation(Op.LINEAR, self._define(step), self._ins(step.x), (*matrix, bias), {"form": form, "inputs": self._inputs(step)}, step.name)
         limit = None
         if step.softcap:
             # Its table's range must fit int32 before the cap.
             limit = 31 - 4 - constants.softcap_exponent(step.softcap)
             op.params["softcap"] = self.add_tensor(f"{step.name}.table", constants.softcap(step.softcap, 1.0, limit, limit))
         self._append(step, op, added=values, added_name=step.bias or "", limit=limit)
+
+    def _inputs(self, step: Linear) -> int:
+        """Format of the input of a matrix. a8g32 is not for what reads an activation function or a product (a down projection), whose
+        largest number may be most of a row, nor for the logits and what is behind a pooling."""
+        if self.options.activations == "a16":
+            return A16
+        made = next(piece.step for piece in reversed(self.pieces) if piece.step.out == step.x)
+        last = step is self.source.steps[-1] or any(isinstance(piece.step, Pool) for piece in self.pieces)
+        return A16 if last or isinstance(made, (Act, Mul)) else A8G32
 
     def _add(self, step: Add) -> None:
         self._append(step, Operation(Op.ADD, self._define(step), self._ins(step.a, step.b), name=step.name))

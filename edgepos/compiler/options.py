@@ -12,7 +12,7 @@ from .steps import Embed, FloatProgram, Linear, Rotate
 from .tokenizer_tensors import PRE_TOKENIZERS
 
 WEIGHTS = ("source", "w4g32", "w8g32", "w8")
-ACTIVATIONS = ("a16",)
+ACTIVATIONS = ("a16", "a8g32")
 KV = ("kv16", "kv8")
 ONNX = ("float", "int8")
 CONTEXT_LIMIT = 2**18
@@ -22,7 +22,7 @@ SOURCE = "source"  # the tokenizer that comes with the model
 @dataclass(frozen=True)
 class Options:
     """weights: format of the matrices ("source": the integers of a quantized source, w8g32 where it has none). activations: of
-    the inputs of products. kv: of the cache. context: most tokens of a session. weights_for: (glob, format) of matrices by the names of
+    the inputs of matrices ("a8g32": of those that it costs little). kv: of the cache. context: most tokens of a session. weights_for: (glob, format) of matrices by the names of
     their initializers; the last glob that matches decides."""
 
     weights: str

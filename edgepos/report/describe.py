@@ -15,7 +15,7 @@ def describe(bundle) -> dict:
         "name": manifest.get("name", bundle.model_path.stem),
         "model_bytes": bundle.model_path.stat().st_size,
         "bundle_bytes": sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) if bundle.path else bundle.model_path.stat().st_size,
-        "formats": f"{program.weight_format} a16 kv{header.kv_bits}",
+        "formats": f"{program.weight_format} {program.activation_format} kv{header.kv_bits}",
         "positions": _positions(program),
         "vocabulary": header.vocab,
         "context": header.context,

@@ -72,6 +72,7 @@ void ep_avx512_kernels(ep_kernels *table, uint32_t cpu) {
   table->requant = requant;
   table->requant_rows = requant_rows;
   ep_avx512_linear(table);
+  ep_avx512_groups(table);
   ep_avx512_attention(table);
   ep_avx512_elements(table);
 }

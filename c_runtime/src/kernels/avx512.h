@@ -56,6 +56,13 @@ INLINE __m512i neighbours(const int32_t *table, __m256i i) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
 }
 
+/* Four bytes side by side, in every dword: what vpdpbusd multiplies four columns by. */
+INLINE __m512i four_at(const int8_t *p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, sizeof four);
+  return _mm512_set1_epi32(four);
+}
+
 /* high of x = high * 256 + low, both signed bytes. */
 INLINE __m512i high_byte(__m512i x) { return _mm512_srai_epi16(_mm512_add_epi16(x, _mm512_set1_epi16(128)), 8); }
 
@@ -85,6 +92,7 @@ INLINE int requant8(int32_t *y, __m512i a, __m512i m, __m512i less, uint64_t *co
 }
 
 void ep_avx512_linear(ep_kernels *table);
+void ep_avx512_groups(ep_kernels *table); /* after it */
 void ep_avx512_attention(ep_kernels *table);
 void ep_avx512_elements(ep_kernels *table);
 #endif
