@@ -26,7 +26,7 @@ from edgepos.export import load
 from edgepos.golden_session import GoldenSession
 
 ROOM = 768 << 20  # address space that a batch may take beyond what the interpreter has
-SECONDS = 10  # for one file
+SECONDS = 10  # of processor time, for one file
 WORDS = (0, 1, 2, 31, 63, 255, 2**15, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 VALUES = (None, True, 0, -1, 1, 7, 2**31, 2**63, 2**70, 1e300, float("inf"), float("nan"), "", "x", "é" * 500, [], [0], {}, {"a": 1}, [[]])
 
@@ -132,7 +132,7 @@ def run(kind: str, source: Path, first: int, count: int) -> dict[str, int]:
     valid = {p.name: p.read_bytes() for p in source.iterdir() if p.is_file()}
     with tempfile.TemporaryDirectory() as name:
         for seed in range(first, first + count):
-            rng, started = np.random.default_rng(seed), time.monotonic()
+            rng, started = np.random.default_rng(seed), time.process_time()
             try:
                 if kind == "safetensors":
                     try_folder(Path(name), valid, rng)
@@ -147,8 +147,8 @@ def run(kind: str, source: Path, first: int, count: int) -> dict[str, int]:
             except BaseException as error:
                 error.add_note(f"seed {seed}") if hasattr(error, "add_note") else print(f"seed {seed}", file=sys.stderr)
                 raise
-            if time.monotonic() - started > SECONDS:
-                raise AssertionError(f"seed {seed} took {time.monotonic() - started:.0f} s")
+            if time.process_time() - started > SECONDS:
+                raise AssertionError(f"seed {seed} took {time.process_time() - started:.0f} s")
     return outcomes
 
 

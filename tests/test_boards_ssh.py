@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -15,14 +14,15 @@ import pytest
 from boards import require
 
 from edgepos import EdgePosError, UnsupportedError, targets
-from edgepos.targets.ssh import ssh_board
+from edgepos.targets.ssh import ssh, ssh_board
 
 SSHD = "/usr/sbin/sshd"
+SECONDS = 120  # to start on a busy machine
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The port of a server that lets in this user with a key of its own, and a PATH whose ssh and scp use that key."""
+    """The port of a server that lets in this user with a key of its own, and a folder with bin/ whose ssh and scp use that key."""
     require("ssh", "scp", "ssh-keygen", SSHD)
     home = tmp_path_factory.mktemp("sshd")
     home.chmod(0o700)
@@ -33,9 +33,10 @@ def server(tmp_path_factory):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     lines = [f"Port {port}", "ListenAddress 127.0.0.1", f"HostKey {home / 'host'}", f"AuthorizedKeysFile {home / 'authorized_keys'}", f"PidFile {home / 'pid'}"]
-    lines += ["StrictModes no", "UsePAM no", "PasswordAuthentication no", "PermitRootLogin prohibit-password", "Subsystem sftp internal-sftp"]
+    lines += ["StrictModes no", "UsePAM no", "PasswordAuthentication no", "PermitRootLogin prohibit-password", "Subsystem sftp internal-sftp", f"SetEnv TMPDIR={home / 'tmp'}"]
     (home / "sshd_config").write_text("\n".join(lines) + "\n")
     (home / "config").write_text(f"Host *\n  IdentityFile {home / 'user'}\n  IdentitiesOnly yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile {home / 'known'}\n")
+    (home / "tmp").mkdir()  # of its own: others may work in the usual one
     (home / "bin").mkdir()
     for name in ("ssh", "scp"):
         program = home / "bin" / name
@@ -44,31 +45,32 @@ def server(tmp_path_factory):
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     with open(home / "log", "wb") as log, subprocess.Popen([SSHD, "-D", "-e", "-f", home / "sshd_config"], stderr=log) as running:
-        for _ in range(100):
+        end = time.monotonic() + SECONDS
+        while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
+            assert time.monotonic() < end and running.poll() is None, (home / "log").read_text()
             time.sleep(0.1)
-        else:
-            pytest.fail((home / "log").read_text())
-        yield port, home / "bin"
+        yield port, home
         running.terminate()
 
 
 @pytest.fixture
 def place(server, monkeypatch):
-    port, programs = server
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    port, home = server
+    monkeypatch.setenv("PATH", f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}")
     return f"ssh://{getpass.getuser()}@127.0.0.1:{port}"
 
 
-def test_a_machine_is_verified_and_left_as_it_was(bundle, place):
-    before = set(Path(tempfile.gettempdir()).glob("edgepos-????????"))
+def test_a_machine_is_verified_and_left_as_it_was(bundle, place, server):
     opened = bundle("stories260K")
     said = targets.verify(opened, place)
     assert f"digest {opened.program.header.digest:016x}" in said and "meaningless" not in said and "processor has" in said
     assert targets.generate(opened, place, [1, 2, 3], 5) == targets.generate(opened, "host", [1, 2, 3], 5)
-    assert set(Path(tempfile.gettempdir()).glob("edgepos-????????")) <= before
+    port, home = server
+    folder = ssh(place.removeprefix("ssh://").rpartition(":")[0], str(port), "mktemp -d -t edgepos-XXXXXXXX").stdout.strip()
+    assert list((home / "tmp").iterdir()) == [Path(folder)]  # where they would be
 
 
 def test_a_machine_that_does_not_answer(bundle, place):

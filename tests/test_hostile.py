@@ -18,7 +18,7 @@ import edgepos
 from edgepos.cli_common import SafeConsole
 
 BATCH = 250
-TIMEOUT = 240
+TIMEOUT = 600
 SIZES = dict(hidden_size=64, intermediate_size=96, num_attention_heads=8, num_key_value_heads=2, vocab_size=VOCAB)
 HERE = Path(__file__).resolve().parent
 

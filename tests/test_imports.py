@@ -42,7 +42,7 @@ def test_help_imports_nothing_heavy(words):
 
 def test_importing_edgepos_imports_itself_alone():
     code = "import sys; before = set(sys.modules); import edgepos; print(*(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     others = {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
     assert others == {"edgepos", "edgepos.errors"}
 

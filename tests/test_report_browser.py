@@ -77,7 +77,7 @@ def pages(bundle, tmp_path_factory):
 def browse(chromium: str, file: Path, folder: Path, *flags: str) -> str:
     """What Chromium prints; no line of it may come from the console."""
     command = [chromium, *FLAGS, f"--user-data-dir={folder / 'profile'}", *flags, file.as_uri()]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     assert "CONSOLE" not in done.stderr, done.stderr
     return done.stdout
 

@@ -96,12 +96,12 @@ def test_a_second_thread_is_refused_not_crashed(session):
 
     def wait(event):
         inside.set()
-        leave.wait(10)
+        leave.wait(120)
 
     session.set_trace(wait)
     worker = threading.Thread(target=session.eval, args=([1],))
     worker.start()
-    inside.wait(10)
+    assert inside.wait(120)
     for call in (lambda: session.eval([1]), session.argmax, session.reset, session.save, lambda: session.rewind(0)):
         try:
             call()

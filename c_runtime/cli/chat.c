@@ -74,7 +74,7 @@ static void add(talk *t, int32_t role, const char *text, size_t n) {
 
 static void drop(talk *t, size_t at, size_t n) {
   for (size_t i = at; i < at + n; i++) release((void *)(uintptr_t)t->messages[i].text);
-  memmove(t->messages + at, t->messages + at + n, (t->n - at - n) * sizeof *t->messages);
+  if (n) memmove(t->messages + at, t->messages + at + n, (t->n - at - n) * sizeof *t->messages);
   t->n -= n;
 }
 

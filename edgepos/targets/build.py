@@ -14,7 +14,7 @@ from . import tools
 from .processors import ZIG
 
 # zig compiles the C library of a target before it links the first program for it, which takes minutes on a slow machine.
-COMPILE_SECONDS, LINK_SECONDS = 120, 1200
+COMPILE_SECONDS, LINK_SECONDS = 600, 1200
 STANDARD = ("-std=c11",)
 
 
