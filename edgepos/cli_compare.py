@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -46,6 +47,13 @@ def sweep(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the results; a sweep that was interrupted goes on there.")],
     weights: Annotated[str, typer.Option(help="Formats, with commas between; as for edgepos export.")] = "w8g32,w8,w4g32",
     kv: Annotated[str, typer.Option(help="Formats of the KV cache, with commas between.")] = "kv16,kv8",
+    positions: Annotated[
+        str,
+        typer.Option(
+            help="Forms of RoPE or ALiBi, with commas between: exact (the runtime's), or others like table-8, split-16, as `edgepos positions pareto` "
+            "lists them, which run in NumPy: measure on few tokens."
+        ),
+    ] = "exact",
     text: TextOption = None,
     field: FieldOption = "text",
     tokenizer: TokenizerOption = None,
@@ -57,11 +65,14 @@ def sweep(
     """Measure every combination of formats, and draw which are worth their bytes: sweep.html and sweep.json."""
     from .compiler.options import KV, WEIGHTS
     from .report.comparison import ranked, row_of, write_comparison
+    from .report.planned import EXACT, FAMILIES
     from .report.sweep import Sweep
     from .report.windows import read_texts
 
     read_texts(text or [], field)  # a bad text should not wait for the first export
     grid = {"weights": _choices("--weights", weights, WEIGHTS), "kv": _choices("--kv", kv, KV)}
+    if positions != EXACT:
+        grid["positions"] = _choices("--positions", positions, FAMILIES, lambda name: name.partition("-")[0])
     plan = Sweep(source, output, grid, [Path(t) for t in text or []], field, tokenizer, max_tokens)
     with progress_bar("points") as progress:
         task = progress.add_task("measuring", total=len(plan.points))
@@ -76,9 +87,9 @@ def sweep(
         raise EdgePosError(f"{source}: none of the {len(failed)} combinations could be measured; {failed[0]['error']}")
 
 
-def _choices(option: str, text: str, allowed: tuple[str, ...]) -> list[str]:
+def _choices(option: str, text: str, allowed: tuple[str, ...], family: Callable[[str], str] = str) -> list[str]:
     found = [part.strip() for part in text.split(",")]
-    if len(set(found)) != len(found) or not set(found) <= set(allowed):
+    if len(set(found)) != len(found) or not {family(name) for name in found} <= set(allowed):
         raise EdgePosError(f"{option} is {text!r}; allowed: any of {', '.join(allowed)}, with commas between, each once")
     return found
 

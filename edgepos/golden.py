@@ -65,6 +65,20 @@ class Machine:
         self.saturations += int(np.count_nonzero(x != y))
         return y
 
+    # ---- positions
+
+    def turns(self, op: Operation, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+        """(cos, sin int64 [tokens, pairs], the amplitude m·2^−n of their products) of a ROPE."""
+        words = self.tensor(op.tensors[0]).view(np.uint32).astype(np.uint64)
+        increments = words[:, 0] | words[:, 1] << np.uint64(32)
+        cos, sin = fx.sincos_q15(fx.rope_phase(positions[:, None], increments[None, :]))
+        return cos, sin, (op.params["amp_m"], op.params["amp_shift"])
+
+    def alibi(self, op: Operation, distance: np.ndarray) -> np.ndarray:
+        """What an ATTENTION with slopes subtracts from the scores at distances [tokens, n]: int64 [heads, tokens, n]."""
+        slope = self.tensor(op.tensors[0]).view(np.uint32).astype(np.int64)
+        return fx.alibi_bias(slope[:, None, None], distance[None], op.params["alibi_shift"])
+
     # ---- weights
 
     def tensor(self, index: int) -> np.ndarray | None:
@@ -189,10 +203,8 @@ def _softcap(tensor: np.ndarray, x: np.ndarray) -> np.ndarray:
 def rope(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarray:
     p = op.params
     x = inputs[0].reshape(len(batch.ids), p["heads"], p["head_dim"])
-    words = machine.tensor(op.tensors[0]).view(np.uint32).astype(np.uint64)
-    increments = words[:, 0] | words[:, 1] << np.uint64(32)
-    pairs = len(increments)
-    cos, sin = fx.sincos_q15(fx.rope_phase(batch.positions[:, None], increments[None, :]))
+    cos, sin, amplitude = machine.turns(op, batch.positions)
+    pairs = cos.shape[1]
     cos, sin = cos[:, None, :], sin[:, None, :]
     if p["layout"] == INTERLEAVED:
         first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
@@ -200,8 +212,8 @@ def rope(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarray:
         first, second = slice(0, pairs), slice(pairs, 2 * pairs)
     a, b = x[..., first], x[..., second]
     y = x.copy()
-    y[..., first] = machine.requant(a * cos - b * sin, p["amp_m"], p["amp_shift"])
-    y[..., second] = machine.requant(a * sin + b * cos, p["amp_m"], p["amp_shift"])
+    y[..., first] = machine.requant(a * cos - b * sin, *amplitude)
+    y[..., second] = machine.requant(a * sin + b * cos, *amplitude)
     return y.reshape(inputs[0].shape)
 
 
@@ -243,11 +255,10 @@ def attention(machine: Machine, op: Operation, inputs, batch: Batch) -> np.ndarr
 
     # 2. ALiBi and relative bias
     away = machine.positions[None, :n] - batch.positions[:, None]  # [tokens, n], of the key from the query
-    slopes, bias = machine.tensor(op.tensors[0]), machine.tensor(op.tensors[1])
-    if slopes is not None:
+    bias = machine.tensor(op.tensors[1])
+    if op.tensors[0] != NONE:
         distance = np.abs(away) if p["mask"] == BIDIRECTIONAL else np.maximum(0, -away)
-        slope = slopes.view(np.uint32).astype(np.int64)
-        score = fx.sat32(score - fx.alibi_bias(slope[:, None, None], distance[None], p["alibi_shift"]))
+        score = fx.sat32(score - machine.alibi(op, distance))
     if bias is not None:
         last = bias.shape[1] - 1
         column = np.clip(away + last // 2, 0, last) if p["mask"] == BIDIRECTIONAL else np.clip(-away, 0, last)

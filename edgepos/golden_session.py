@@ -61,9 +61,12 @@ class GoldenSession(Generates, Embeds):
     def reset(self) -> None:
         """Forget all tokens."""
         with self._alone():
-            self.machine = Machine(self.program, self.context)
+            self.machine = self._new_machine()
             self.length = 0
             self._row: np.ndarray | None = None
+
+    def _new_machine(self) -> Machine:
+        return Machine(self.program, self.context)
 
     def rewind(self, n: int) -> None:
         """Keep the first n tokens. Raises ContextError when there are fewer."""

@@ -49,10 +49,10 @@ def fixed_integers(values: np.ndarray, f: int, name: str) -> np.ndarray:
     return raw.astype(np.int32)
 
 
-def amplitude(spec: Rope, f_in: int, f_out: int) -> tuple[int, int]:
-    """(amp_m, amp_shift) of ROPE: attention factor / 32767 · 2^(Fout − Fin)."""
+def amplitude(spec: Rope, f_in: int, f_out: int, full_scale: int = 32767) -> tuple[int, int]:
+    """(amp_m, amp_shift) of ROPE: attention factor / full_scale of cos and sin · 2^(Fout − Fin)."""
     with mpmath.workprec(PRECISION):
-        return mantissa_shift(mpmath.ldexp(spec.exact_attention_factor() / 32767, f_out - f_in))
+        return mantissa_shift(mpmath.ldexp(spec.exact_attention_factor() / full_scale, f_out - f_in))
 
 
 def increments(spec: Rope, context: int | None = None) -> np.ndarray:

@@ -5,8 +5,9 @@ One dataclass per operator of docs/bundle.md. Values have names (those of the ON
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -187,13 +188,14 @@ class FloatProgram:
     def positions(self) -> Spec:
         """The position encoding of the model; a Hybrid where layers differ or one adds to what the embeddings have."""
         rotations = {step.out: step.spec for step in self.steps if isinstance(step, Rotate)}
-        layers = [self._layer_positions(step, rotations) for step in self.layers()]
+        layers = [self.layer_positions(step, rotations) for step in self.layers()]
         added = next((step.spec for step in self.steps if isinstance(step, Place)), NoPosition())
         if any(layer != layers[0] for layer in layers) or NoPosition() not in (added, layers[0]):
             return Hybrid(added, tuple(layers))
         return added if layers[0] == NoPosition() else layers[0]
 
-    def _layer_positions(self, step: Attend, rotations: dict[str, Rope]) -> Spec:
+    def layer_positions(self, step: Attend, rotations: Mapping[str, Rope] = MappingProxyType({})) -> Spec:
+        """The encoding in a layer; rotations: those of the values that may be its queries."""
         if step.slopes is not None:
             return alibi_spec(self.read(step.slopes).ravel())
         return step.relative or rotations.get(step.q, NoPosition())

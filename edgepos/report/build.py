@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ..compiler.manifest import ids_sha256
 from ..compiler.options import matrix_formats
@@ -58,7 +59,8 @@ def measure(
         _check_calibration(bundle, tokenizer, text)
     context = min(bundle.context, canonical.context)
     if bundle.image.info.embedding:
-        accuracy, cut = _embeddings(bundle, reference, text, context, max_tokens, threads, partial(tell, "sentences"))
+        session = bundle.session(context=context, threads=threads)
+        accuracy, cut = _embeddings(bundle, reference, session, text, max_tokens, partial(tell, "sentences"))
     else:
         cut = text_windows(tokenizer, text, max_tokens, context, window)
         session = bundle.session(context=max(map(len, cut)), threads=threads)
@@ -83,15 +85,18 @@ def measure(
     return report
 
 
-def measure_accuracy(bundle, reference, canonical, text: Text, *, max_tokens: int = 8192, threads: int = 1) -> dict:
-    """The `accuracy` section alone; arguments and errors as in `measure`."""
+def measure_accuracy(
+    bundle, reference, canonical, text: Text, *, max_tokens: int = 8192, threads: int = 1, session_of: Callable[[int], Any] | None = None
+) -> dict:
+    """The `accuracy` section alone; arguments and errors as in `measure`. session_of: context → the integers to measure, default the bundle's."""
+    make = session_of or (lambda tokens: bundle.session(context=tokens, threads=threads))
     tokenizer = bundle.tokenizer if bundle.image.info.tokenizer else None
     context = min(bundle.context, canonical.context)
     if bundle.image.info.embedding:
-        found, _ = _embeddings(bundle, reference, text, context, max_tokens, threads, None)
+        found, _ = _embeddings(bundle, reference, make(context), text, max_tokens, None)
     else:
         cut = text_windows(tokenizer, text, max_tokens, context)
-        found = _figures(run(reference, bundle.session(context=max(map(len, cut)), threads=threads), cut), cut, tokenizer)
+        found = _figures(run(reference, make(max(map(len, cut))), cut), cut, tokenizer)
     return {"text": text.name, "text_sha256": text.sha256, **found}
 
 
@@ -99,11 +104,10 @@ def _figures(comparison: Comparison, cut: list[list[int]], tokenizer) -> dict:
     return {**comparison.result(), "intervals": comparison.intervals(), "worst": worst_tokens(comparison, cut, tokenizer)}
 
 
-def _embeddings(bundle, reference, text: Text, context: int, max_tokens: int, threads: int, progress) -> tuple[dict, list[list[int]]]:
+def _embeddings(bundle, reference, session, text: Text, max_tokens: int, progress) -> tuple[dict, list[list[int]]]:
     """(figures, ids of the sentences) of an embedding model."""
     if not text.content:
         raise EdgePosError(f"text {text.name}: an embedding model is measured on sentences; give a text instead of token ids")
-    session = bundle.session(context=context, threads=threads)
     return compare_embeddings(reference, session, bundle.tokenizer, sentences(text.content), max_tokens, progress)
 
 

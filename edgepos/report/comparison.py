@@ -24,7 +24,7 @@ def row_of(label: str, report: dict) -> dict:
     return {
         "label": label,
         "name": report["name"],
-        "formats": " ".join(report["formats"][key] for key in ("weights", "activations", "kv")),
+        "formats": " ".join(report["formats"][key] for key in ("weights", "activations", "kv", "positions") if key in report["formats"]),
         "bytes": report["memory"]["model_bytes"],
         "kv_bytes_per_token": report["memory"]["kv_bytes_per_token"],
         "measure": LOGITS if logits else EMBEDDING,

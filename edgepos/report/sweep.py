@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 from .. import __version__
@@ -80,7 +81,9 @@ def measure_point(point: dict) -> dict:
     """Export and measure one combination: {"label", "report"}, or {"label", "error"} with the reason of a refusal."""
     from ..exporter import export_bundle
     from ..float_session import reference
+    from ..compiler.match import match
     from .build import measure_accuracy
+    from .planned import EXACT, PlannedSession, plans_for
     from .windows import read_texts
 
     label = " ".join(point["options"].values())
@@ -90,11 +93,19 @@ def measure_point(point: dict) -> dict:
             return {"label": label, "error": f"{point['source']}: not the same files as where the sweep began"}
         texts = read_texts([Path(text) for text in point["texts"]], point["field"])
         with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
-            bundle = export_bundle(
-                canonical, Path(folder) / "point.edgepos", **point["options"], tokenizer="source" if canonical.tokenizer else None
+            options = dict(point["options"])
+            positions = options.pop("positions", EXACT)
+            bundle = export_bundle(canonical, Path(folder) / "point.edgepos", **options, tokenizer="source" if canonical.tokenizer else None)
+            report, session_of = bundle.report, None
+            if positions != EXACT:
+                plans = plans_for(match(canonical.model), bundle.context, positions)
+                session_of = partial(PlannedSession, bundle.program, plans)
+                report["memory"]["model_bytes"] += sum(plan.bytes for plan in {id(plan): plan for plan in plans.values()}.values())
+                report["formats"]["positions"] = positions
+            accuracy = measure_accuracy(
+                bundle, reference(canonical, threads=1), canonical, texts, max_tokens=point["max_tokens"], session_of=session_of
             )
-            accuracy = measure_accuracy(bundle, reference(canonical, threads=1), canonical, texts, max_tokens=point["max_tokens"])
-            return {"label": label, "report": {**bundle.report, "accuracy": accuracy}}
+            return {"label": label, "report": {**report, "accuracy": accuracy}}
     except EdgePosError as error:
         return {"label": label, "error": str(error)}
 
