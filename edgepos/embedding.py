@@ -24,12 +24,23 @@ class Embeds:
         return (self.embed_int(ids, positions) * self.logit_scale).astype(np.float32)
 
 
+    def embed_image(self, pixels) -> np.ndarray:
+        """The row that a model gives for an image, float32 [d]: an embedding, or one logit per class.
+
+        `pixels` is uint8 [height, width, channels] of exactly the size `session.image` says, as PPM files, cameras and libraries of
+        images hold it; what preprocessing subtracts and divides by is in the weights. Raises EdgePosError for another array, and
+        for a model that reads tokens.
+        """
+        return (self.embed_image_int(pixels) * self.logit_scale).astype(np.float32)
+
+
 class Embedder:
     """Texts to embeddings with one session. texts, truncated: how many it has seen, and how many of them it had to cut."""
 
     def __init__(self, session, tokenizer):
         """session: of an embedding model, of any engine. Raises EdgePosError for a model that gives logits."""
         check_output(session, embedding=True)
+        check_input(session, image=False)
         self.session, self.tokenizer = session, tokenizer
         self.texts = self.truncated = 0
 
@@ -74,6 +85,15 @@ def write_rows(path: Path, rows: np.ndarray) -> None:
     """Write an array to a .npy file, whole or not at all. Raises EdgePosError when it cannot be written."""
     with whole_file(path) as temporary, open(temporary, "wb") as file:
         np.save(file, rows, allow_pickle=False)
+
+
+def check_input(session, *, image: bool) -> None:
+    """Raises EdgePosError when a session reads tokens where an image is given, or the other way round."""
+    if image and session.image is None:
+        raise EdgePosError("this model reads tokens, not an image; use embed, eval or generate")
+    if session.image is not None and not image:
+        height, width, channels = session.image
+        raise EdgePosError(f"this model reads an image of {height} × {width} pixels and {channels} channels, not tokens; use embed_image")
 
 
 def check_output(session, *, embedding: bool) -> None:

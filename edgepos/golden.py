@@ -20,11 +20,18 @@ KEPT = 1 << 25  # exact weights that a machine remembers: 256 MB
 
 @dataclass
 class Batch:
-    """Consecutive tokens of one call: ids int64 [T], positions int64 [T], and the cache slot of the first one."""
+    """Consecutive tokens of one call: ids int64 [T], positions int64 [T], and the cache slot of the first one. pixels: of an image,
+    uint8 [height, width, channels], whose tokens have no ids."""
 
     ids: np.ndarray
     positions: np.ndarray
     slot: int
+    pixels: np.ndarray | None = None
+
+
+def image_batch(pixels: np.ndarray, tokens: int) -> Batch:
+    """The call that reads an image."""
+    return Batch(np.zeros(tokens, np.int64), np.arange(tokens), 0, pixels)
 
 
 class Cache:
@@ -117,6 +124,15 @@ def embed(machine: Machine, op: Operation, _inputs, batch: Batch) -> np.ndarray:
         w *= np.repeat(g[rows].astype(np.int64), GROUP, axis=1)
     m, h = machine.tensor(op.tensors[2])[rows].astype(np.int64).T
     return machine.requant(w[:, :width], m[:, None], h[:, None] + p["shift"])
+
+
+def patches(machine: Machine, op: Operation, _inputs, batch: Batch) -> np.ndarray:
+    """Rows of zeros, then the patches of the image."""
+    p = op.params
+    size, (height, width, channels) = p["patch"], batch.pixels.shape
+    x = batch.pixels.astype(np.int64).reshape(height // size, size, width // size, size, channels) - p["zero"]
+    rows = x.transpose(0, 2, 1, 3, 4).reshape(-1, size * size * channels)
+    return np.concatenate([np.zeros((p["first"], rows.shape[1]), np.int64), rows])
 
 
 def norm(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
@@ -326,6 +342,7 @@ def _pairs(function, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 OPERATORS = {
+    Op.PATCHES: patches,
     Op.EMBED: embed,
     Op.NORM: norm,
     Op.LINEAR: linear,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from . import golden_state
-from .embedding import Embeds, check_output
+from .embedding import Embeds, check_input, check_output
 from .errors import ContextError
 from .generation import Generates
-from .golden import Batch, Machine
+from .golden import Batch, Machine, image_batch
 from .program import MAX_POSITION, NONE, Op, Program
-from .session_rules import OneAtATime, checked_ids, checked_logits, checked_positions, checked_rewind, checked_state, whole_number
+from .session_rules import OneAtATime, checked_ids, checked_image, checked_logits, checked_positions, checked_rewind, checked_state, whole_number
 
 
 class GoldenSession(Generates, Embeds):
@@ -21,6 +21,8 @@ class GoldenSession(Generates, Embeds):
         limit = program.header.context
         self.context = limit if context is None else whole_number("context", context, 1, limit, ContextError)
         self.program = program
+        if self.image is not None:
+            self.context = limit  # an image is always all of its tokens
         self._alone = OneAtATime()
         self.reset()
 
@@ -41,8 +43,13 @@ class GoldenSession(Generates, Embeds):
 
     @property
     def embedding(self) -> int:
-        """Numbers of the embedding it gives for a text; 0: it gives logits."""
+        """Numbers of the one row it gives for a text or an image; 0: it gives logits."""
         return self.program.embedding
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """(height, width, channels) of the image it reads; None: it reads tokens."""
+        return self.program.image
 
     @property
     def saturations(self) -> int:
@@ -113,11 +120,21 @@ class GoldenSession(Generates, Embeds):
     def embed_int(self, ids, positions=None, trace=None) -> np.ndarray:
         """The embedding of a text as int32 [d], value = raw · 2^−logits_f: see `embed`. `trace(op, output)` sees every operator."""
         check_output(self, embedding=True)
+        check_input(self, image=False)
         with self._alone():
             ids = checked_ids(ids, self.vocab, 0, self.context)
             positions = checked_positions(positions, len(ids), -1, self.program.max_position)
             self.length, self._row = 0, None
             return self._run(Batch(ids, positions, 0), "all", trace)[0]
+
+    def embed_image_int(self, pixels, trace=None) -> np.ndarray:
+        """The row of an image as int32 [d], value = raw · 2^−logits_f: see `embed_image`. `trace(op, output)` sees every operator."""
+        check_input(self, image=True)
+        with self._alone():
+            pixels = checked_image(pixels, self.image)
+            self.length, self._row = 0, None
+            self.machine.positions[: self.context] = np.arange(self.context)
+            return self._run(image_batch(pixels, self.context), "all", trace)[0]
 
     def _run(self, batch: Batch, logits: str, trace) -> np.ndarray:
         values: dict[int, np.ndarray] = {}

@@ -36,6 +36,7 @@ class Op(IntEnum):
     KV_WRITE = 8
     ATTENTION = 9
     POOL = 10
+    PATCHES = 11
 
 
 # Names of p0 … p7 of each operator.
@@ -50,6 +51,7 @@ PARAMETERS = {
     Op.KV_WRITE: ("layer",),
     Op.ATTENTION: ("layer", "heads", "score_m", "score_shift", "w", "out_shift", "alibi_shift", "mask"),
     Op.POOL: ("kind", "id"),
+    Op.PATCHES: ("channels", "height", "width", "patch", "first", "zero"),
 }
 # Parameters that few programs use, with the value that means nothing: an Operation need not state them.
 NEUTRAL = {"source": 0, "offset": 0, "modulo": 0, "groups": 1, "softcap": NONE, "form": 0, "inputs": 0, "mask": 0, "id": 0}
@@ -60,7 +62,7 @@ W8, W4G32 = 0, 1  # form of LINEAR; W8 with or without group scales
 A16, A8G32 = 0, 1  # inputs of LINEAR
 CAUSAL, BIDIRECTIONAL = 0, 1  # mask of ATTENTION
 POOLS = ("mean", "first", "last", "max", "token", "largest_id")  # kind of POOL
-LOGITS, EMBEDDING = 0, 1  # output of a program
+LOGITS, EMBEDDING, CLASSES = 0, 1, 2  # output of a program
 UNIT_F = 30  # fractional bits of a row of Euclidean norm 1
 SOFTCAP_WORDS = 2 + 2049
 MAX_POSITION = 2**31 - 1
@@ -225,13 +227,19 @@ class Program:
 
     @property
     def embedding(self) -> int:
-        """Numbers of the embedding that it gives for a text; 0: it gives logits."""
-        return self.values[self.ops[-1].out].width if self.header.output == EMBEDDING else 0
+        """Numbers of the one row that it gives for a text or an image; 0: it gives logits of every token."""
+        return self.values[self.ops[-1].out].width if self.header.output != LOGITS else 0
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """(height, width, channels) of the image that it reads, a byte each; None: it reads tokens."""
+        p = self.ops[0].params
+        return (p["height"], p["width"], p["channels"]) if self.ops[0].code == Op.PATCHES else None
 
     @property
     def one_call(self) -> bool:
         """True if a text is one call into an empty session."""
-        return self.header.output == EMBEDDING or any(op.code == Op.ATTENTION and op.params["mask"] == BIDIRECTIONAL for op in self.ops)
+        return self.header.output != LOGITS or any(op.code == Op.ATTENTION and op.params["mask"] == BIDIRECTIONAL for op in self.ops)
 
 
 def decode(words: np.ndarray, names: list[str], arrays: list[np.ndarray | None], op_names: list[str] | None = None) -> Program:

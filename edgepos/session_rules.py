@@ -52,6 +52,19 @@ def checked_ids(ids, vocab: int, length: int, context: int) -> np.ndarray:
     return tokens
 
 
+def checked_image(pixels, shape: tuple[int, int, int]) -> np.ndarray:
+    """Pixels uint8 [height, width, channels], contiguous; of one channel also [height, width]. Raises EdgePosError."""
+    try:
+        array = np.asarray(pixels)
+    except (ValueError, TypeError):
+        array = np.empty(0)
+    found = array.shape if array.ndim != 2 or shape[2] != 1 else (*array.shape, 1)
+    if array.dtype != np.uint8 or found != shape:
+        wanted = f"uint8 [{shape[0]}, {shape[1]}, {shape[2]}] (height, width, channels)"
+        raise EdgePosError(f"image: {array.dtype} {list(array.shape)} found, this model reads {wanted}; scale the image to that size")
+    return np.ascontiguousarray(array.reshape(shape))
+
+
 def checked_positions(positions, n: int, last: int, highest: int = MAX_POSITION) -> np.ndarray:
     """Positions int64 [n], ascending above `last` (−1: none yet) and at most `highest`; None counts on. Raises ContextError."""
     if positions is None:

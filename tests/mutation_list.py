@@ -111,6 +111,10 @@ MUTATIONS = (
     Mutation("of equal largest ids the last counts", _SRC + "pool.c", "ids[t] > ids[at]", "ids[t] >= ids[at]"),
     Mutation("the token of a pooling is not looked for", _SRC + "pool.c", "ids[t] == id", "ids[t] == 0"),
     Mutation("golden's mean is rounded down", "edgepos/golden.py", "fx.div_round_half_up(x.sum(axis=0, keepdims=True), np.int64(len(x)))", "x.sum(axis=0, keepdims=True) // len(x)", SPECIFICATION_TESTS),
+    # Images.
+    Mutation("a patch begins a row too high", _SRC + "image.c", "(size_t)(at / across * patch) * row", "(size_t)(at / across * patch - (at >= across)) * row"),
+    Mutation("a byte is not taken from its zero", _SRC + "image.c", "y[k] = from[k] - zero", "y[k] = from[k]"),
+    Mutation("the first patch stands where the class token does", _SRC + "image.c", "if (t < first)", "if (t + 1 < first)"),
     # Choices.
     Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= lane->best", "lane->tile[r - row] < lane->best"),
     Mutation("argmax over threads takes the last of equals", _SRC + "head.c", "lane->best > best->best", "lane->best >= best->best"),

@@ -42,6 +42,7 @@ class Shape:
     logit_softcap: bool = False
     w4: bool = False  # every other LINEAR
     a8: bool = False  # two of three LINEARs
+    image: int = 0  # 1 + tokens before the first patch: it reads an image of 8 x 12 pixels, 3 channels, patches of 4 (context: 6 more)
     pool: str = ""  # kind of POOL: the program gives an embedding
     dense: bool = False  # of an embedding: LINEAR, ACT and NORM behind POOL
 
@@ -111,6 +112,15 @@ class Builder:
         inputs = A8G32 if s.a8 and len(self.ops) % 3 else A16
         return self.op(Op.LINEAR, self.value(rows, in_plan), [x], [w, g, m, bias], shift=9, form=form, inputs=inputs, softcap=softcap)
 
+    def image(self, s: Shape) -> int:
+        """Patches of an image through a linear."""
+        x = self.value(48)
+        self.values[x].f = 0
+        self.op(Op.PATCHES, x, channels=3, height=8, width=12, patch=4, first=s.image - 1, zero=128)
+        y = self.linear(x, s.width, s)
+        self.ops[-1].params["shift"] = -8  # bytes need no narrowing
+        return y
+
     def norm(self, x: int, s: Shape, groups: int = 1) -> int:
         width = self.values[x].width
         gamma = self.tensor(self.numbers(np.int32, width // groups))
@@ -136,8 +146,7 @@ class Builder:
 def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) -> Program:
     """A transformer-shaped program of shape `s`. All its values have 16 fractional bits."""
     b = Builder(rng, extreme)
-    e = b.weights(s.vocab, s.width, s.grouped, 31)
-    x = b.op(Op.EMBED, b.value(s.width), tensors=e, shift=-7)
+    x = b.image(s) if s.image else b.op(Op.EMBED, b.value(s.width), tensors=b.weights(s.vocab, s.width, s.grouped, 31), shift=-7)
     table = b.tensor(b.numbers(np.int32, 2049))
     increments = b.tensor(b.numbers(np.int32, (s.pairs, 2))) if s.pairs else -1
     slopes = b.tensor(b.numbers(np.int32, s.heads)) if s.alibi else -1
@@ -180,6 +189,8 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
             b.norm(y, s)
     else:
         b.linear(b.norm(x, s), s.vocab, s, in_plan=False, softcap=b.softcap(24) if s.logit_softcap else -1)
-    selftest = b.tensor(rng.integers(0, s.vocab, min(12, s.context)).astype(np.int32))
+    selftest = b.tensor(rng.integers(-128, 128, (8, 36)).astype(np.int8) if s.image else rng.integers(0, s.vocab, min(12, s.context)).astype(np.int32))
     header = Header(s.vocab, s.context, s.kv_bits, 16, head, b.used, selftest, output=EMBEDDING if s.pool else LOGITS)
+    if s.image:
+        header.vocab, header.context = 1, s.image - 1 + 6
     return Program(header, b.values, [KV(s.kv_heads, s.head_dim, s.v_dim, s.window)] * s.layers, b.ops, b.names, b.arrays)

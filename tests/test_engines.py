@@ -246,6 +246,55 @@ def test_embeddings_are_the_same_in_all_engines(kind, extreme):
     assert Image(image(program)).selftest() == program.header.digest
 
 
+@pytest.mark.parametrize("extreme", [False, True])
+@pytest.mark.parametrize(("first", "kind", "kv_bits"), [(0, "mean", 16), (1, "first", 16), (2, "max", 8), (16, "last", 16)])
+def test_images_give_the_same_in_all_engines(first, kind, kv_bits, extreme):
+    shape = Shape(mask=1, pairs=0, center=True, pool=kind, dense=kind == "first", kv_bits=kv_bits, image=1 + first, table=24)
+    program = random_program(np.random.default_rng(16), shape, extreme)
+    picture = Image(image(program))
+    assert picture.image_shape == program.image == (8, 12, 3) and picture.info.selftest == ()
+    rng = np.random.default_rng(17)
+    golden = GoldenSession(program, 3)  # an image is all of its tokens, whatever is asked for
+    opened = [CSession(picture), CSession(picture, context=2, threads=3)] + [CSession(picture, kernels=name) for name in native.kernel_sets()]
+    for pixels in (rng.integers(0, 256, (8, 12, 3)), np.zeros((8, 12, 3)), np.full((8, 12, 3), 255)):
+        pixels = pixels.astype(np.uint8)
+        expected: dict[int, np.ndarray] = {}
+        row = golden.embed_image_int(pixels, trace=lambda op, output: expected.setdefault(op, output))
+        patch = pixels[4:8, 8:12].astype(int).ravel() - 128  # the last of two by three
+        np.testing.assert_array_equal(expected[0][-1], patch)
+        assert expected[0].shape == (first + 6, 48) and not expected[0][:first].any()
+        for c in opened:
+            seen = {}
+            c.set_trace(lambda event: seen.setdefault(event.op, event.data))
+            assert (c.embed_image_int(pixels) == row).all() and c.context == golden.context == first + 6
+            for index, op in enumerate(program.ops):
+                assert op.out == NONE or (seen[index] == expected[index]).all(), (index, op.code.name)
+            assert c.save() == golden.save()
+    np.testing.assert_array_equal(opened[0].embed_image(pixels), (row * 2.0**-16).astype(np.float32))
+    test = program.arrays[program.header.selftest].view(np.uint8).reshape(8, 12, 3)
+    program.header.digest = fnv1a64(golden.embed_image_int(test).astype("<i4").tobytes())
+    assert Image(image(program)).selftest() == program.header.digest
+
+
+def test_images_that_do_not_fit_are_refused():
+    reads_image = random_program(np.random.default_rng(18), Shape(mask=1, pairs=0, pool="mean", image=1, kv_bits=16))
+    reads_text = random_program(np.random.default_rng(18), Shape(mask=1, pairs=0, pool="mean", context=9))
+    fits = np.zeros((8, 12, 3), np.uint8)
+    for s in sessions(reads_image):
+        for wrong in (fits[:7], fits[..., :1], fits[..., 0], fits.transpose(2, 0, 1), fits.astype(int), fits.astype(np.float32), fits.tolist(), None, [[1], [1, 2]], "x"):
+            with pytest.raises(EdgePosError, match=r"image: .* found, this model reads uint8 \[8, 12, 3\] \(height, width, channels\)"):
+                s.embed_image(wrong)
+        with pytest.raises(EdgePosError, match="reads an image of 8 × 12 pixels and 3 channels, not tokens; use embed_image"):
+            s.embed([0])
+        for call in (lambda: s.eval_int([0]), lambda: s.generate([0])):
+            with pytest.raises(EdgePosError, match="not logits"):
+                call()
+        np.testing.assert_array_equal(s.embed_image(fits[::-1]), s.embed_image(fits))  # strides are fine
+    for s in sessions(reads_text):
+        with pytest.raises(EdgePosError, match="reads tokens, not an image"):
+            s.embed_image(fits)
+
+
 def test_sessions_of_embeddings_and_of_logits_refuse_each_others_calls():
     embedding, logits = (random_program(np.random.default_rng(15), Shape(mask=1, pairs=0, pool=kind, context=9)) for kind in ("mean", ""))
     for s in sessions(embedding):

@@ -26,7 +26,7 @@ void operators(const ep_model *model, const ep_info *info, ep_config cfg) {
   digests *all = allocate((uint64_t)info->n_ops * sizeof *all);
   for (int32_t i = 0; i < info->n_ops; i++) all[i] = (digests){0, 0};
   ep_set_trace(session, see, all);
-  check(ep_eval(session, info->selftest, NULL, info->n_selftest, info->embedding ? NULL : out), "self-test");
+  check(ep_eval_selftest(session, info->embedding ? NULL : out), "self-test");
   if (info->embedding) check(ep_embedding(session, out), "self-test");
   for (int32_t i = 0; i < info->n_ops; i++)
     if (all[i].opcode) printf("operator %" PRId32 " digest 0x%016" PRIx64 "\n", i, all[i].value);

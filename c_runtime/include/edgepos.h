@@ -50,7 +50,8 @@ typedef enum ep_status {
   EP_ERR_OUTPUT = 16,   /* logits of a model that gives an embedding, or the other way round */
   EP_ERR_CHAT = 17,     /* the model carries no chat form */
   EP_ERR_ROLE = 18,     /* the chat form has no message of this role at this place, or not an empty one */
-  EP_ERR_PRECISION = 19 /* 2^-148 turns do not decide how an increment rounds: about one in 2^83 */
+  EP_ERR_PRECISION = 19, /* 2^-148 turns do not decide how an increment rounds: about one in 2^83 */
+  EP_ERR_INPUT = 20     /* tokens for a model that reads an image, or the other way round */
 } ep_status;
 
 /* A sentence for a status; never NULL. */
@@ -70,14 +71,16 @@ ep_status ep_open(ep_model *model, const void *image, size_t bytes, uint64_t *wh
 typedef struct ep_info {
   int32_t vocab, context, n_layers, kv_bits, logits_f, n_ops, n_values, n_tensors;
   int32_t max_position;     /* the largest position it takes: 2^31 - 1, or less where positions are rows of a table */
-  int32_t embedding;        /* numbers of the embedding that it gives for a text; 0: it gives logits */
+  int32_t embedding;        /* numbers of the one row that it gives for a text or an image; 0: it gives logits of every token */
+  int32_t classes;          /* 1: that row holds one logit per class */
+  int32_t channels, height, width; /* of the image it reads, a byte each; 0: it reads tokens */
   int32_t bos;              /* -1: none */
   int32_t n_eos;
   const int32_t *eos;
   int32_t tokenizer;        /* 0 none, 1 byte-level BPE, 2 SentencePiece BPE, 3 WordPiece, 4 Unigram */
   int32_t chat;             /* 1: it has a chat form, ep_chat_render */
   int32_t n_selftest;
-  const int32_t *selftest;  /* token ids of the self-test */
+  const int32_t *selftest;  /* token ids of the self-test; NULL: it is an image */
   uint64_t digest;          /* and the digest they must give */
   uint64_t kv_bytes_per_token;
   uint64_t weight_bytes_per_token; /* bytes of the image read to decode one token */
@@ -130,7 +133,12 @@ ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_
  * All arguments are checked first: on an error nothing has changed. */
 ep_status ep_eval(ep_session *session, const int32_t *tokens, const int32_t *positions, int32_t n, int32_t *logits);
 
-/* The embedding of the text that the last ep_eval evaluated, [info.embedding], value = raw * 2^-logits_f. Such a model takes a text
+/* Evaluate an image: pixels [height][width][channels] as PPM files and cameras give them, `bytes` of them, already of the size that ep_info
+ * says. What the session held is forgotten; ep_embedding gives the row. A session of such a model is always for one image, whatever
+ * cfg says of context and n_batch. EP_ERR_INPUT: the model reads tokens; EP_ERR_BUFFER: not that many bytes. */
+ep_status ep_eval_image(ep_session *session, const uint8_t *pixels, size_t bytes);
+
+/* The embedding of the text or image that was evaluated last, [info.embedding], value = raw * 2^-logits_f. Such a model takes a text
  * in one call after ep_reset, as every model that attends in both directions. EP_ERR_OUTPUT: the model gives logits. */
 ep_status ep_embedding(ep_session *session, int32_t *embedding);
 /* Logits of the last token, [vocab]. EP_ERR_OUTPUT, as from ep_argmax and from ep_eval with logits: the model gives an embedding. */
@@ -152,7 +160,10 @@ ep_status ep_state_save(const ep_session *session, void *buffer, size_t bytes);
 ep_status ep_state_restore(ep_session *session, const void *buffer, size_t bytes);
 void ep_set_trace(ep_session *session, ep_trace trace, void *user);
 
-/* Evaluate the bundle's self-test tokens in the given arena (ep_arena_size for cfg; cfg->context >= n_selftest or 0) and
+/* Evaluate the self-test's tokens, or its image, in an empty session; logits as for ep_eval. EP_ERR_STATE: it is not empty. */
+ep_status ep_eval_selftest(ep_session *session, int32_t *logits);
+
+/* Evaluate the bundle's self-test in the given arena (ep_arena_size for cfg; cfg->context >= n_selftest or 0) and
  * compare the digest. *digest (if not NULL) gets the one computed here. */
 ep_status ep_selftest(const ep_model *model, const ep_config *cfg, void *arena, size_t bytes, uint64_t *digest);
 

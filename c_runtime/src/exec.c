@@ -184,6 +184,9 @@ void ep_exec(ep_session *s, int32_t i, int32_t n) {
     case EP_ATTENTION:
       if (EP_HAS_OPERATOR(EP_ATTENTION)) ep_attention(s, op, n);
       break;
+    case EP_PATCHES:
+      if (EP_HAS_OPERATOR(EP_PATCHES)) ep_patches(s, op, n);
+      break;
   }
   ep_report(s, i, n, ep_value(s, op[EP_O_OUT], 0), s->saturations - before);
 }

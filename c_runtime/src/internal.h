@@ -40,8 +40,12 @@ enum { EP_O_CODE, EP_O_OUT, EP_O_IN0, EP_O_IN1, EP_O_T0, EP_O_T1, EP_O_T2, EP_O_
 enum { EP_I8 = 24, EP_I16 = 25, EP_I32 = 26 }; /* GGUF types */
 
 enum {
-  EP_EMBED = 1, EP_NORM, EP_LINEAR, EP_ADD, EP_MUL, EP_ACT, EP_ROPE, EP_KV_WRITE, EP_ATTENTION, EP_POOL, EP_OPCODES
+  EP_EMBED = 1, EP_NORM, EP_LINEAR, EP_ADD, EP_MUL, EP_ACT, EP_ROPE, EP_KV_WRITE, EP_ATTENTION, EP_POOL,
+  EP_PATCHES, EP_OPCODES
 };
+
+/* Parameters of PATCHES. */
+enum { EP_I_CHANNELS, EP_I_HEIGHT, EP_I_WIDTH, EP_I_PATCH, EP_I_FIRST, EP_I_ZERO };
 
 /* An opened image: what ep_model.opaque holds. Everything it points to has been checked by ep_open. */
 typedef struct ep_program {
@@ -49,6 +53,7 @@ typedef struct ep_program {
   uint64_t weight_bytes;
   const uint8_t *data; /* start of the tensor data */
   const int32_t *header, *tensors, *values, *kv, *ops;
+  const int32_t *patches;  /* the PATCHES of a program that reads an image; NULL: it reads tokens */
   int32_t n_tensors, n_values, n_ops, n_kv, head_start;
   int32_t vocab, context, kv_bits;
   int32_t longest_row;     /* most numbers of 16 bits that hold a LINEAR's input */
@@ -56,7 +61,7 @@ typedef struct ep_program {
   int32_t longest_in_groups; /* the same of those with inputs of 8 bits in groups */
   int32_t max_position;    /* the last one that every position table has a row for */
   int32_t one_call;        /* a text is one call into an empty session: bidirectional, or an embedding */
-  int32_t embedding;       /* width of the embedding; 0: the program gives logits */
+  int32_t embedding;       /* width of the one row that it gives; 0: logits of every token */
   int32_t k_dim, v_dim;    /* largest head sizes of the KV layers, at least 1 */
 } ep_program;
 #define EP_SEAL 0x4b4f736f50656764ull
@@ -101,6 +106,9 @@ static inline int ep_linear_in_groups(const int32_t *op) { return op[EP_O_P0 + 3
 static inline uint64_t ep_model_digest(const ep_program *p) {
   return (uint64_t)(uint32_t)p->header[EP_H_DIGEST_LOW] | (uint64_t)(uint32_t)p->header[EP_H_DIGEST_HIGH] << 32;
 }
+
+/* Bytes of an image; only where there is PATCHES. */
+size_t ep_image_bytes(const ep_program *p);
 
 /* Steps of ep_open. On failure *where is the byte offset of the fault, *word counts int32 from the start of the data. */
 ep_status ep_gguf_walk(ep_program *p, const uint8_t *image, uint64_t bytes, uint64_t *where);

@@ -54,7 +54,7 @@ static ep_status check_header(ep_program *p, uint64_t *word) {
     if (!within(h[EP_H_PLAN_WIDTH + i], range[i].low, range[i].high))
       return fault(p, h + EP_H_PLAN_WIDTH + i, EP_ERR_FORMAT, word);
   if (h[EP_H_KV_BITS] != 8 && h[EP_H_KV_BITS] != 16) return fault(p, h + EP_H_KV_BITS, EP_ERR_FORMAT, word);
-  if (!within(h[EP_H_OUTPUT], 0, 1)) return fault(p, h + EP_H_OUTPUT, EP_ERR_FORMAT, word);
+  if (!within(h[EP_H_OUTPUT], 0, 2)) return fault(p, h + EP_H_OUTPUT, EP_ERR_FORMAT, word);
   for (int32_t i = EP_H_RESERVED; i < EP_HEADER_WORDS; i++)
     if (h[i] && (i < EP_H_CHAT_TEXTS || i > EP_H_CHAT_FLAGS)) return fault(p, h + i, EP_ERR_FORMAT, word);
   p->head_start = h[EP_H_HEAD_START];
@@ -62,7 +62,10 @@ static ep_status check_header(ep_program *p, uint64_t *word) {
   p->context = h[EP_H_CONTEXT];
   p->kv_bits = h[EP_H_KV_BITS];
   p->embedding = h[EP_H_OUTPUT] ? ep_width(p, p->n_values - 1) : 0;
-  if (bad_ids(p, h[EP_H_SELFTEST], p->context)) return fault(p, h + EP_H_SELFTEST, EP_ERR_FORMAT, word);
+  p->patches = ep_op(p, 0)[EP_O_CODE] == EP_PATCHES ? ep_op(p, 0) : NULL;
+  if (p->patches && p->vocab != 1) return fault(p, h + EP_H_VOCAB, EP_ERR_FORMAT, word);
+  if (p->patches && h[EP_H_TOKENIZER]) return fault(p, h + EP_H_TOKENIZER, EP_ERR_FORMAT, word);
+  if (!p->patches && bad_ids(p, h[EP_H_SELFTEST], p->context)) return fault(p, h + EP_H_SELFTEST, EP_ERR_FORMAT, word);
   if (h[EP_H_EOS] != -1 && bad_ids(p, h[EP_H_EOS], INT32_MAX)) return fault(p, h + EP_H_EOS, EP_ERR_FORMAT, word);
   return EP_OK;
 }
@@ -100,7 +103,12 @@ ep_status ep_check_program(ep_program *p, uint64_t *word) {
   if (st == EP_OK) st = ep_check_ops(p, word);
   if (st != EP_OK) return st;
   const int32_t *selftest = p->header + EP_H_SELFTEST; /* runs at positions from 0 on */
-  return ep_cols(p, *selftest) - 1 > p->max_position ? fault(p, selftest, EP_ERR_FORMAT, word) : EP_OK;
+  int32_t n = p->patches ? p->context : ep_cols(p, *selftest);
+  if (p->patches) {
+    const int32_t *how = p->patches + EP_O_P0;
+    if (!ep_tensor_is(p, *selftest, EP_I8, how[EP_I_HEIGHT], how[EP_I_WIDTH] * how[EP_I_CHANNELS])) return fault(p, selftest, EP_ERR_FORMAT, word);
+  }
+  return n - 1 > p->max_position ? fault(p, selftest, EP_ERR_FORMAT, word) : EP_OK;
 }
 
 static uint64_t tensor_bytes(const ep_program *p, int32_t i) {
@@ -143,8 +151,14 @@ ep_status ep_model_info(const ep_model *model, ep_info *info) {
     info->eos = ep_i32(&p, h[EP_H_EOS]);
   }
   info->chat = h[EP_H_CHAT_TEXTS] != 0;
-  info->n_selftest = ep_cols(&p, h[EP_H_SELFTEST]);
-  info->selftest = ep_i32(&p, h[EP_H_SELFTEST]);
+  info->n_selftest = p.patches ? p.context : ep_cols(&p, h[EP_H_SELFTEST]);
+  info->selftest = p.patches ? NULL : ep_i32(&p, h[EP_H_SELFTEST]);
+  info->classes = h[EP_H_OUTPUT] == 2;
+  if (p.patches) {
+    info->channels = p.patches[EP_O_P0 + EP_I_CHANNELS];
+    info->height = p.patches[EP_O_P0 + EP_I_HEIGHT];
+    info->width = p.patches[EP_O_P0 + EP_I_WIDTH];
+  }
   info->digest = ep_model_digest(&p);
   uint64_t scale = p.kv_bits == 16 ? 1 : 4, item = p.kv_bits == 16 ? 2 : 1;
   for (int32_t i = 0; i < p.n_kv; i++) {

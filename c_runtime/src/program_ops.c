@@ -15,6 +15,7 @@ static const rule rules[EP_OPCODES] = {
     [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
     [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
     [EP_ATTENTION] = {1, 1, 0, 0x7, 8, 0x68}, [EP_POOL] = {1, 1, 0, 0, 2, 0},
+    [EP_PATCHES] = {1, 0, 0, 0, 6, 0},
 };
 
 /* How far the walk over the operators has come. */
@@ -44,6 +45,7 @@ static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *o
   if (code < 1 || code >= EP_OPCODES || !EP_HAS_OPERATOR(code)) return EP_O_CODE;
   if (at->head_input >= 0 && (code == EP_EMBED || code == EP_ROPE || code == EP_KV_WRITE || code == EP_ATTENTION))
     return EP_O_CODE;
+  if (code == EP_PATCHES && (op != p->patches || !p->embedding)) return EP_O_CODE;
   if ((code == EP_POOL) != (p->embedding && op == ep_op(p, p->head_start))) return EP_O_CODE;
   const rule *r = &rules[code];
   if (op[EP_O_OUT] != (r->out ? at->defined : -1) || (r->out && at->defined >= p->n_values)) return EP_O_OUT;
@@ -88,6 +90,7 @@ static int bad_softcap(const ep_program *p, int32_t tensor) {
 static int32_t bad_embed(ep_program *p, const int32_t *op, int32_t out) {
   int32_t rows = ep_rows(p, op[EP_O_T0]), type = ep_record(p, op[EP_O_T0])[EP_T_TYPE], offset = op[EP_O_P0 + 2];
   if (!flag(op[EP_O_P0 + 1])) return EP_O_P0 + 1;
+  if (p->patches && !op[EP_O_P0 + 1]) return EP_O_P0 + 1; /* there are no token ids */
   int32_t by_position = op[EP_O_P0 + 1], modulo = op[EP_O_P0 + 3];
   if (offset < 0 || offset > (by_position ? 1 << 20 : 0) || (by_position && offset >= rows)) return EP_O_P0 + 2;
   if (modulo < 0 || modulo > (by_position ? rows - offset : 0)) return EP_O_P0 + 3;
@@ -178,8 +181,22 @@ static int32_t bad_attention(ep_program *p, progress *at, const int32_t *op, int
 
 static int32_t bad_pool(const ep_program *p, const int32_t *op) {
   int32_t kind = op[EP_O_P0], id = op[EP_O_P0 + 1];
-  if (kind < 0 || kind > 5) return EP_O_P0;
+  if (kind < 0 || kind > (p->patches ? 3 : 5)) return EP_O_P0;
   return id < 0 || id > (kind == 4 ? p->vocab - 1 : 0) ? EP_O_P0 + 1 : -1;
+}
+
+static int32_t bad_patches(const ep_program *p, const int32_t *op, int32_t out) {
+  static const struct {
+    int32_t low, high;
+  } range[] = {{1, 4}, {1, 1 << 14}, {1, 1 << 14}, {1, 1 << 14}, {0, 16}, {0, 255}}; /* from EP_I_CHANNELS on */
+  const int32_t *how = op + EP_O_P0;
+  for (int32_t i = 0; i < 6; i++)
+    if (how[i] < range[i].low || how[i] > range[i].high) return EP_O_P0 + i;
+  int32_t patch = how[EP_I_PATCH], down = how[EP_I_HEIGHT] / patch, across = how[EP_I_WIDTH] / patch;
+  if (how[EP_I_HEIGHT] % patch || how[EP_I_WIDTH] % patch) return EP_O_P0 + EP_I_PATCH;
+  if (down * across + how[EP_I_FIRST] != p->context) return EP_O_P0 + EP_I_FIRST;
+  int32_t f = p->values[(size_t)op[EP_O_OUT] * EP_VALUE_WORDS + EP_V_F];
+  return f || out != how[EP_I_CHANNELS] * patch * patch ? EP_O_OUT : -1;
 }
 
 static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
@@ -201,6 +218,7 @@ static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
     case EP_ROPE: return bad_rope(p, op, in);
     case EP_KV_WRITE: return bad_kv_write(p, at, op);
     case EP_ATTENTION: return bad_attention(p, at, op, in, out);
+    case EP_PATCHES: return bad_patches(p, op, out);
     case EP_POOL:
       at->head_input = op[EP_O_OUT]; /* no op behind it may read a value of the body */
       return bad_pool(p, op);

@@ -73,8 +73,9 @@ static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *
   if (!cfg || !ep_program_of(&s->program, model)) return EP_ERR_ARGUMENT;
   s->cfg = *cfg;
   if (cfg->context < 0 || cfg->context > s->program.context || cfg->n_batch < 0 || cfg->threads < 0) return EP_ERR_ARGUMENT;
-  if (cfg->context == 0) s->cfg.context = s->program.context;
-  if (cfg->n_batch == 0) s->cfg.n_batch = s->program.one_call ? s->cfg.context : cfg->cpu ? 64 : 16;
+  if (s->program.patches) s->cfg.context = s->cfg.n_batch = s->program.context; /* an image is one call, always of as many tokens */
+  if (s->cfg.context == 0) s->cfg.context = s->program.context;
+  if (s->cfg.n_batch == 0) s->cfg.n_batch = s->program.one_call ? s->cfg.context : cfg->cpu ? 64 : 16;
   if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
   if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
   ep_choose_kernels(&s->kernels, cfg->cpu);
@@ -105,6 +106,7 @@ ep_status ep_session_init(ep_session **session, const ep_model *model, const ep_
 }
 
 ep_status ep_check_tokens(const ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n) {
+  if (s->program.patches) return EP_ERR_INPUT;
   if (n < 1) return EP_ERR_ARGUMENT;
   if (n > s->cfg.context - s->length) return EP_ERR_CONTEXT;
   if (s->program.one_call && (s->length > 0 || n > s->cfg.n_batch)) return EP_ERR_CONTEXT;
@@ -123,7 +125,7 @@ void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *l
   const ep_program *p = &s->program;
   for (int32_t from = 0; from < n; from += s->cfg.n_batch) {
     int32_t m = n - from < s->cfg.n_batch ? n - from : s->cfg.n_batch;
-    s->tokens = tokens + from;
+    s->tokens = tokens ? tokens + from : NULL;
     s->call_token = from;
     for (int32_t i = 0; i < p->head_start; i++) ep_exec(s, i, m);
     if (p->embedding) { /* the only batch: it holds the whole text */

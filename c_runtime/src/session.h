@@ -36,7 +36,8 @@ struct ep_session {
   int32_t length;
   int32_t has_row;       /* row holds the last token's input of the head */
   int32_t call_token;    /* of the running call: index of the first token of the batch */
-  const int32_t *tokens; /* of the running batch */
+  const int32_t *tokens; /* of the running batch; NULL: it is of an image */
+  const uint8_t *pixels; /* of the running call */
   int32_t *positions;    /* [context] */
   int32_t *values;       /* [plan_width * n_batch] */
   int32_t *row;          /* see has_row; of an embedding: what POOL made */
@@ -86,8 +87,11 @@ void ep_attention(ep_session *s, const int32_t *op, int32_t n);
 int64_t ep_softcap(const int32_t *cap, int32_t x);
 
 ep_status ep_check_tokens(const ep_session *s, const int32_t *tokens, const int32_t *positions, int32_t n);
-/* Evaluate tokens that have been checked; logits and digest may be NULL. */
+/* Evaluate tokens that have been checked, or the pixels (tokens: NULL); logits and digest may be NULL. */
 void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *logits, uint64_t *digest);
+/* Evaluate an image of the right size, in the place of what the session held. */
+void ep_eval_pixels(ep_session *s, const uint8_t *pixels, uint64_t *digest);
+void ep_patches(ep_session *s, const int32_t *op, int32_t n);
 /* The head for the n tokens of the batch. */
 void ep_head_logits(ep_session *s, int32_t n, int32_t *logits);
 void ep_head_digest(ep_session *s, int32_t n, uint64_t *digest);

@@ -22,6 +22,7 @@ const char *ep_status_text(ep_status st) {
     case EP_ERR_CHAT: return "the model carries no chat form";
     case EP_ERR_ROLE: return "the model's chat form has no message of this role here, or not an empty one";
     case EP_ERR_PRECISION: return "how an increment rounds is not decided within 2^-148 turns: take it from edgepos.positions";
+    case EP_ERR_INPUT: return "the model reads an image and no tokens, or tokens and no image";
   }
   return "unknown status";
 }

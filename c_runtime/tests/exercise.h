@@ -79,6 +79,16 @@ static inline void exercise_output(ep_session *s, const ep_info *info, int32_t *
   free(scratch);
 }
 
+/* An image of bytes 0, 255, and one call that is refused. */
+static inline void exercise_image(ep_session *s, const ep_info *info) {
+  size_t n = (size_t)info->channels * (size_t)info->height * (size_t)info->width;
+  uint8_t *pixels = (uint8_t *)malloc(n);
+  if (!pixels) abort();
+  for (size_t i = 0; i < n; i++) pixels[i] = i % 2 ? 255 : 0;
+  if (ep_eval_image(s, pixels, n - 1) != EP_ERR_BUFFER || ep_eval_image(s, pixels, n) != EP_OK || ep_length(s) != info->context) abort();
+  free(pixels);
+}
+
 /* Evaluate two tokens, sample a third, save, rewind, restore. Returns what ep_open said. */
 static inline ep_status exercise(const void *image, size_t size) {
   static const char said[] = " \xe2\x80\x83 hi</s> \x1c";
@@ -103,14 +113,18 @@ static inline ep_status exercise(const void *image, size_t size) {
   int32_t n = cfg.context < 2 || info.max_position < 1 ? 1 : 2;
   ep_session *s;
   if (!arena || !out || ep_session_init(&s, &model, &cfg, arena, bytes) != EP_OK) abort();
-  if (ep_eval(s, ids, positions, n, NULL) != EP_OK) abort();
+  if (info.channels) {
+    exercise_image(s, &info);
+  } else if (ep_eval_image(s, image, size) != EP_ERR_INPUT || ep_eval(s, ids, positions, n, NULL) != EP_OK) {
+    abort();
+  }
   exercise_output(s, &info, out, &token);
   size_t saved = ep_state_size(s);
   uint8_t *state = (uint8_t *)malloc(saved);
   if (!state || ep_state_save(s, state, saved) != EP_OK || ep_rewind(s, 0) != EP_OK) abort();
   if (ep_state_restore(s, state, saved) != EP_OK) abort();
   ep_status last = ep_eval(s, &token, NULL, 1, info.embedding ? NULL : out); /* no room, no position left, or bidirectional */
-  if (last != EP_OK && last != EP_ERR_CONTEXT && last != EP_ERR_POSITION) abort();
+  if (info.channels ? last != EP_ERR_INPUT : last != EP_OK && last != EP_ERR_CONTEXT && last != EP_ERR_POSITION) abort();
   free(state);
   free(out);
   free(arena);

@@ -103,12 +103,16 @@ static inline int32_t softcap(builder *b, int32_t out_shift) {
   return t;
 }
 
+enum { IMAGE_CHANNELS = 3, IMAGE_HEIGHT = 8, IMAGE_WIDTH = 12, IMAGE_PATCH = 4, IMAGE_PATCHES = 6, IMAGE_ZERO = 128 };
+enum { IMAGE_BYTES = IMAGE_CHANNELS * IMAGE_HEIGHT * IMAGE_WIDTH };
+
 typedef struct shape {
   int32_t kv_bits, grouped, extreme, layers, width, vocab, context, tokenizer;
   int32_t more;          /* head norms, a bias table, softcaps, w4g32 and, unless bidirectional, a window */
   int32_t in_groups;     /* inputs of two of three LINEARs are a8g32 */
   int32_t bidirectional;
   int32_t embedding;     /* 1 + kind of POOL, in place of logits, with more also a dense layer; 0: logits. Bidirectional up to kind 3 */
+  int32_t image;         /* 1 + tokens before the first patch: it reads an image, its context is IMAGE_PATCHES more; 0: tokens */
   int32_t table;         /* rows of learned positions: int16 if that is odd, from row 1 on; 0: none */
   uint64_t seed;
 } shape;
@@ -229,6 +233,21 @@ static inline void add_head(builder *b, const shape *s, int32_t x, int32_t table
   b->values[b->n_values - 1][EP_V_OFFSET] = -1;
 }
 
+/* The shape with an image in the place of tokens, one token before its patches. */
+static inline void of_image(shape *s) {
+  s->image = 2;
+  s->vocab = 1;
+  s->context = 1 + IMAGE_PATCHES;
+  s->tokenizer = 0;
+}
+
+static inline int32_t add_image(builder *b, const shape *s) {
+  int32_t x = add_op(b, OP(EP_PATCHES, 0, -1, -1, -1, -1, -1, -1, IMAGE_CHANNELS, IMAGE_HEIGHT, IMAGE_WIDTH, IMAGE_PATCH, s->image - 1, IMAGE_ZERO),
+                     IMAGE_CHANNELS * IMAGE_PATCH * IMAGE_PATCH);
+  b->values[x][EP_V_F] = 0;
+  return linear(b, x, s->width, s->grouped, 0);
+}
+
 /* A two-block transformer with every operator and both layouts of RoPE. */
 static inline void build(builder *b, const shape *s) {
   enum { HEADS = 4, KV_HEADS = 2, K_DIM = 10, V_DIM = 6, INNER = 70 };
@@ -238,10 +257,10 @@ static inline void build(builder *b, const shape *s) {
   b->random = s->seed;
   b->extreme = s->extreme;
   b->n_tensors = 1;
-  add_weights(b, s->vocab, s->width, s->grouped, s->grouped ? 44 : 30, w);
+  if (!s->image) add_weights(b, s->vocab, s->width, s->grouped, s->grouped ? 44 : 30, w);
   int32_t table = random_tensor(b, EP_I32, 1, 1, 2049, 30), slopes = random_tensor(b, EP_I32, 1, 1, HEADS, 31);
   int32_t increments = random_tensor(b, EP_I32, 2, 4, 2, 31);
-  int32_t x = add_op(b, OP(EP_EMBED, 0, -1, -1, w[0], w[1], w[2], -1, 0), s->width);
+  int32_t x = s->image ? add_image(b, s) : add_op(b, OP(EP_EMBED, 0, -1, -1, w[0], w[1], w[2], -1, 0), s->width);
   if (s->table) x = add_positions(b, s, x);
   if (s->more) bias = random_tensor(b, EP_I32, 2, HEADS, 7, 20), cap = softcap(b, 28);
   for (int32_t layer = 0; layer < s->layers; layer++) {
@@ -269,8 +288,8 @@ static inline void build(builder *b, const shape *s) {
   add_head(b, s, x, table);
   for (int32_t i = 0; s->in_groups && i < b->n_ops; i++)
     if (b->ops[i][EP_O_CODE] == EP_LINEAR) b->ops[i][EP_O_P0 + 3] = i % 3 != 0;
-  int32_t selftest = add_tensor(b, EP_I32, 1, 1, n);
-  for (int32_t i = 0; i < n; i++) ((int32_t *)b->tensors[selftest].data)[i] = (7 * i + 3) % s->vocab;
+  int32_t selftest = s->image ? random_tensor(b, EP_I8, 2, IMAGE_HEIGHT, IMAGE_WIDTH * IMAGE_CHANNELS, 7) : add_tensor(b, EP_I32, 1, 1, n);
+  for (int32_t i = 0; !s->image && i < n; i++) ((int32_t *)b->tensors[selftest].data)[i] = (7 * i + 3) % s->vocab;
   const int32_t words[] = {EP_PROGRAM_MAGIC, 1, 0, 0, 0, 0, head, b->plan, s->vocab, s->context, s->kv_bits, 16, selftest};
   memcpy(b->header, words, sizeof words);
   for (int32_t i = EP_H_BOS; i < EP_H_OUTPUT; i++) b->header[i] = -1;

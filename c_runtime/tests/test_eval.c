@@ -359,6 +359,61 @@ static void test_embedding(const shape *s, int32_t kind) {
   stop(&r);
 }
 
+typedef struct cut {
+  int32_t rows[(2 + IMAGE_PATCHES) * 48], n, classes;
+} cut;
+
+static void keep_patches(void *user, const ep_trace_event *e) {
+  cut *c = (cut *)user;
+  if (e->opcode == EP_PATCHES) memcpy(c->rows, e->data, (size_t)e->rows * (size_t)e->width * 4), c->n = e->rows;
+}
+
+/* An image: its patches, one row in every session, and what is refused. */
+static void test_image(const shape *s, int32_t first) {
+  shape with = *s;
+  with.embedding = 1 + (int32_t)(s->seed % 4);
+  with.image = 1 + first;
+  with.vocab = 1;
+  with.context = first + IMAGE_PATCHES;
+  with.table = s->more ? 9 : 0;
+  uint8_t pixels[IMAGE_BYTES], other[IMAGE_BYTES] = {0};
+  int32_t want[70], got[70], id = 0;
+  uint64_t random = s->seed, digest = 0;
+  for (int i = 0; i < IMAGE_BYTES; i++) pixels[i] = (uint8_t)draw(&random);
+  run r = start(&with, 0, 1), lanes = start(&with, 3, 3); /* n_batch is the image's, whatever is asked for */
+  cut seen = {0};
+  ep_info info;
+  CHECK(ep_model_info(&r.model, &info) == EP_OK && info.channels == IMAGE_CHANNELS && info.height == IMAGE_HEIGHT && info.width == IMAGE_WIDTH);
+  CHECK(info.n_selftest == with.context && !info.selftest && !info.classes);
+  CHECK(ep_embedding(r.s, got) == EP_ERR_STATE && ep_eval(r.s, &id, NULL, 1, NULL) == EP_ERR_INPUT);
+  CHECK(ep_eval_image(r.s, pixels, IMAGE_BYTES - 1) == EP_ERR_BUFFER && ep_eval_image(r.s, pixels, IMAGE_BYTES + 1) == EP_ERR_BUFFER);
+  CHECK(ep_eval_image(NULL, pixels, IMAGE_BYTES) == EP_ERR_ARGUMENT && ep_eval_image(r.s, NULL, IMAGE_BYTES) == EP_ERR_ARGUMENT);
+  ep_set_trace(r.s, keep_patches, &seen);
+  CHECK(ep_eval_image(r.s, pixels, IMAGE_BYTES) == EP_OK && ep_embedding(r.s, want) == EP_OK && ep_length(r.s) == with.context);
+  CHECK(seen.n == with.context);
+  for (int32_t t = 0; t < with.context; t++)
+    for (int32_t k = 0; k < 48; k++) {
+      int32_t at = t - first, y = at / 3 * 4 + k / 12, x = at % 3 * 4 + k % 12 / 3, c = k % 3;
+      CHECK(seen.rows[48 * t + k] == (at < 0 ? 0 : pixels[(y * IMAGE_WIDTH + x) * 3 + c] - IMAGE_ZERO));
+    }
+  CHECK(ep_eval_image(lanes.s, other, IMAGE_BYTES) == EP_OK && ep_eval_image(lanes.s, pixels, IMAGE_BYTES) == EP_OK);
+  CHECK(ep_embedding(lanes.s, got) == EP_OK && memcmp(want, got, (size_t)info.embedding * 4) == 0);
+  size_t size = ep_state_size(r.s);
+  void *state = malloc(size);
+  CHECK(ep_state_save(r.s, state, size) == EP_OK && ep_eval_image(lanes.s, other, IMAGE_BYTES) == EP_OK);
+  CHECK(ep_state_restore(lanes.s, state, size) == EP_OK && ep_embedding(lanes.s, got) == EP_OK);
+  CHECK(memcmp(want, got, (size_t)info.embedding * 4) == 0);
+  free(state);
+  CHECK(ep_eval_selftest(r.s, NULL) == EP_ERR_STATE && ep_rewind(r.s, 0) == EP_OK && ep_eval_selftest(r.s, want) == EP_ERR_OUTPUT);
+  CHECK(ep_eval_selftest(r.s, NULL) == EP_OK && ep_embedding(r.s, want) == EP_OK);
+  CHECK(ep_selftest(&r.model, &(ep_config){0}, r.arena, r.arena_bytes, &digest) == EP_ERR_SELFTEST);
+  CHECK(digest == ep_digest(EP_DIGEST_INIT, want, (size_t)info.embedding));
+  stop(&r), stop(&lanes);
+  r = start(s, 0, 1);
+  CHECK(ep_eval_image(r.s, pixels, IMAGE_BYTES) == EP_ERR_INPUT && ep_eval_selftest(r.s, NULL) == EP_OK);
+  stop(&r);
+}
+
 int main(void) {
   shape s = {.layers = 2, .width = 44, .vocab = 300, .context = 24};
   for (int i = 0; i < 16; i++) {
@@ -375,6 +430,7 @@ int main(void) {
     test_table(&s);
     if (!s.extreme) test_bidirectional(&s);
     for (int32_t kind = 0; kind < 6; kind++) test_embedding(&s, kind);
+    for (int32_t first = 0; first < 3; first++) test_image(&s, first);
   }
   s.vocab = 2100; /* enough work for several lanes */
   test_splits(&s);

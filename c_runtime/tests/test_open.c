@@ -50,8 +50,9 @@ static void test_mutations(uint64_t seed) {
   s.more = seed & 1;
   s.in_groups = seed & 1;
   s.bidirectional = seed == 3;
-  s.embedding = seed == 4 ? 1 : 0;
+  s.embedding = seed >= 4 ? 1 : 0;
   s.table = seed & 1 ? 9 : 0;
+  if (seed == 5) of_image(&s);
   builder *b = (builder *)malloc(sizeof *b);
   size_t n;
   build(b, &s);
@@ -94,6 +95,7 @@ static void test_random_data(void) {
     s.bidirectional = seed >> 1 & 1;
     s.embedding = seed % 5 == 4 ? 1 + (int32_t)(seed / 5 % 4) : 0;
     s.table = seed & 4 ? 9 + (int32_t)(seed & 1) : 0;
+    if (s.embedding && seed & 1) of_image(&s);
     builder *b = (builder *)malloc(sizeof *b);
     size_t n;
     build(b, &s);
@@ -220,13 +222,29 @@ static int opens(const shape *s) {
   return st == EP_OK;
 }
 
+static int32_t *words_of(builder *b, const edit *e) {
+  return e->op == -1 ? b->header : e->op == -2 ? b->values[0] : e->op == -3 ? b->kv[0] : b->ops[e->op];
+}
+
+static int opens_with(const shape *s, const edit *e) {
+  size_t n;
+  builder *b = (builder *)malloc(sizeof *b);
+  build(b, s);
+  words_of(b, e)[e->word] = e->value;
+  uint8_t *image = finish(b, &n);
+  ep_status st = exercise(image, n);
+  discard(b);
+  free(b);
+  free(image);
+  return st == EP_OK;
+}
+
 static void refuse_all(const shape *s, const edit *edits, size_t count) {
   size_t n;
   for (size_t i = 0; i < count; i++) {
     builder *b = (builder *)malloc(sizeof *b);
     build(b, s);
-    int32_t *words = edits[i].op == -1 ? b->header : edits[i].op == -2 ? b->values[0] : edits[i].op == -3 ? b->kv[0] : b->ops[edits[i].op];
-    words[edits[i].word] = edits[i].value;
+    words_of(b, &edits[i])[edits[i].word] = edits[i].value;
     uint8_t *image = finish(b, &n);
     uint64_t where = 0;
     ep_status st = open_copy(image, n, &where);
@@ -272,7 +290,7 @@ static void test_more_programs(void) {
 static void test_embedding_programs(void) {
   /* Operators of build() with more: ..., 10 ATTENTION, ..., 16 LINEAR, ..., 29 ATTENTION, ..., 38 ADD; 39 POOL, 40 LINEAR, 41 ACT, 42 NORM. */
   static const edit edits[] = {
-      {-1, EP_H_OUTPUT, 0}, {-1, EP_H_OUTPUT, 2}, {-1, EP_H_OUTPUT, -1}, {-1, EP_H_HEAD_START, 38}, {-1, EP_H_HEAD_START, 40},
+      {-1, EP_H_OUTPUT, 0}, {-1, EP_H_OUTPUT, 3}, {-1, EP_H_OUTPUT, -1}, {-1, EP_H_HEAD_START, 38}, {-1, EP_H_HEAD_START, 40},
       {-1, EP_H_LOGITS_F, 15}, {39, EP_O_P0, 6}, {39, EP_O_P0, -1}, {39, EP_O_P0 + 1, 1}, {39, EP_O_T0, 1}, {39, EP_O_IN1, 0},
       {39, EP_O_IN0, 0x7fffffff}, {39, EP_O_CODE, EP_ACT}, {39, EP_O_IN0, 6}, {40, EP_O_IN0, 3}, {40, EP_O_CODE, EP_POOL},
       {40, EP_O_P0 + 1, 0}, {41, EP_O_IN0, 0}, {42, EP_O_IN0, 1 << 30}, {16, EP_O_CODE, EP_POOL}, {10, EP_O_P0 + 7, 0},
@@ -288,6 +306,29 @@ static void test_embedding_programs(void) {
   refuse_all(&s, edits, sizeof edits / sizeof *edits);
   s.embedding = 5; /* the row of a token, causal */
   refuse_all(&s, token, sizeof token / sizeof *token);
+}
+
+static void test_image_programs(void) {
+  /* 0 PATCHES, 1 LINEAR, 2 EMBED by positions, 3 ADD, ...; with more 42 is the POOL. */
+  static const edit edits[] = {
+      {0, EP_O_P0 + EP_I_CHANNELS, 0}, {0, EP_O_P0 + EP_I_CHANNELS, 5}, {0, EP_O_P0 + EP_I_CHANNELS, 4}, {0, EP_O_P0 + EP_I_HEIGHT, 4},
+      {0, EP_O_P0 + EP_I_HEIGHT, 0}, {0, EP_O_P0 + EP_I_HEIGHT, 9}, {0, EP_O_P0 + EP_I_HEIGHT, INT32_MAX}, {0, EP_O_P0 + EP_I_WIDTH, 16},
+      {0, EP_O_P0 + EP_I_WIDTH, -12}, {0, EP_O_P0 + EP_I_WIDTH, 1 << 14}, {0, EP_O_P0 + EP_I_PATCH, 0}, {0, EP_O_P0 + EP_I_PATCH, 2},
+      {0, EP_O_P0 + EP_I_PATCH, 3}, {0, EP_O_P0 + EP_I_PATCH, 1 << 30}, {0, EP_O_P0 + EP_I_FIRST, 0}, {0, EP_O_P0 + EP_I_FIRST, 2},
+      {0, EP_O_P0 + EP_I_FIRST, -1}, {0, EP_O_P0 + EP_I_FIRST, INT32_MIN}, {0, EP_O_P0 + EP_I_ZERO, -1}, {0, EP_O_P0 + EP_I_ZERO, 256},
+      {0, EP_O_P0 + 6, 1}, {0, EP_O_T0, 1}, {0, EP_O_IN0, 0}, {0, EP_O_CODE, EP_EMBED}, {2, EP_O_CODE, EP_PATCHES}, {2, EP_O_P0 + 1, 0},
+      {2, EP_O_P0 + 2, 4}, {42, EP_O_P0, 4}, {42, EP_O_P0, 5}, {42, EP_O_CODE, EP_PATCHES}, {-2, EP_V_F, 1}, {-2, EP_V_WIDTH, 47},
+      {-1, EP_H_OUTPUT, 0}, {-1, EP_H_OUTPUT, 3}, {-1, EP_H_VOCAB, 2}, {-1, EP_H_CONTEXT, 8}, {-1, EP_H_CONTEXT, 6}, {-1, EP_H_TOKENIZER, 2},
+      {-1, EP_H_SELFTEST, 1}, {-1, EP_H_SELFTEST, -1}, {-1, EP_H_SELFTEST, INT32_MAX},
+  };
+  static const edit sound[] = {{-1, EP_H_OUTPUT, 2}, {0, EP_O_P0 + EP_I_ZERO, 0}, {0, EP_O_P0 + EP_I_ZERO, 255}};
+  shape s = small(1);
+  s.embedding = s.more = 1;
+  s.table = 9;
+  of_image(&s);
+  CHECK(opens(&s));
+  refuse_all(&s, edits, sizeof edits / sizeof *edits);
+  for (size_t i = 0; i < sizeof sound / sizeof *sound; i++) CHECK(opens_with(&s, &sound[i]));
 }
 
 static void test_programs(void) {
@@ -312,6 +353,7 @@ static void test_programs(void) {
   refuse_all(&s, edits, sizeof edits / sizeof *edits);
   test_more_programs();
   test_embedding_programs();
+  test_image_programs();
 }
 
 /* Every kind of tokenizer opens, and each word that only some kinds have is checked. */
@@ -403,6 +445,6 @@ int main(void) {
   test_more_contents();
   test_truncation();
   test_random_data();
-  for (uint64_t seed = 0; seed < 5; seed++) test_mutations(seed);
+  for (uint64_t seed = 0; seed < 6; seed++) test_mutations(seed);
   return failures != 0;
 }

@@ -101,12 +101,16 @@ class Info:
     n_values: int
     n_tensors: int
     max_position: int  # the largest one it takes
-    embedding: int  # numbers of the embedding it gives for a text; 0: it gives logits
+    embedding: int  # numbers of the one row it gives for a text or an image; 0: it gives logits of every token
+    classes: int  # 1: that row holds one logit per class
+    channels: int  # of the image it reads; 0: it reads tokens
+    height: int
+    width: int
     bos: int | None
     eos: tuple[int, ...]
     tokenizer: int  # 0 none, 1 byte-level BPE, 2 SentencePiece BPE, 3 WordPiece, 4 Unigram
     chat: int  # 1: it has a chat form
-    selftest: tuple[int, ...]
+    selftest: tuple[int, ...]  # token ids; (): it is an image
     digest: int
     kv_bytes_per_token: int
     weight_bytes_per_token: int
@@ -158,9 +162,14 @@ class Image:
         return Info(
             bos=None if c.bos < 0 else c.bos,
             eos=tuple(ffi.unpack(c.eos, c.n_eos)) if c.n_eos else (),
-            selftest=tuple(ffi.unpack(c.selftest, c.n_selftest)),
+            selftest=tuple(ffi.unpack(c.selftest, c.n_selftest)) if c.selftest else (),
             **scalars,
         )
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(height, width, channels) of the image that the model reads; None: it reads tokens."""
+        return (self.info.height, self.info.width, self.info.channels) if self.info.channels else None
 
     def arena_size(self, context: int | None = None, n_batch: int = 0, config=None) -> int:
         """Bytes of memory that a session of one thread needs. Raises ContextError for a context above the model's."""
@@ -173,7 +182,7 @@ class Image:
 
     def selftest(self) -> int:
         """Evaluate the self-test; returns its digest. Raises EdgePosError when it is not the one the image carries."""
-        config = make_config(len(self.info.selftest))
+        config = make_config(len(self.info.selftest) or None)
         size = self.arena_size(config=config)
         arena = aligned(size)
         digest = ffi.new("uint64_t *")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..embedding import Embeds, check_output
+from ..embedding import Embeds, check_input, check_output
 from ..errors import ContextError, EdgePosError, FormatError
 from ..generation import Generates
 from ..sampling import Rng, Sampling
-from ..session_rules import OneAtATime, checked_ids, checked_logits, checked_rewind, checked_state, whole_number
+from ..session_rules import OneAtATime, checked_ids, checked_image, checked_logits, checked_rewind, checked_state, whole_number
 from .native import Image, aligned, check, ffi, int32_array, int32_pointer, lib, make_config, status_text
 
 MAX_THREADS = 256
@@ -97,10 +97,11 @@ class CSession(Generates, Embeds):
         self._c = session[0]
         self._alone = OneAtATime()
         self._trace: _Trace | None = None
-        self.context: int = config.context or image.info.context
+        self.context: int = image.info.context if image.image_shape else config.context or image.info.context
         self.vocab: int = image.info.vocab
         self.logits_f: int = image.info.logits_f
         self.embedding: int = image.info.embedding
+        self.image = image.image_shape
         self.arena_bytes = size
         self.kernels: str = ffi.string(lib.ep_kernels_name(self._c)).decode("ascii")
 
@@ -127,10 +128,22 @@ class CSession(Generates, Embeds):
     def embed_int(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> np.ndarray:
         """The embedding of a text as int32 [d], value = raw · 2^−logits_f: see `embed`."""
         check_output(self, embedding=True)
+        check_input(self, image=False)
         with self._alone():
             tokens = np.ascontiguousarray(checked_ids(ids, self.vocab, 0, self.context), np.int32)
             check(lib.ep_rewind(self._c, 0), "emptying the session")
             self._evaluate(tokens, positions, ffi.NULL)
+            out = np.empty(self.embedding, np.int32)
+            check(lib.ep_embedding(self._c, int32_pointer(out)), "embedding")
+            self._raise_trace_error()
+        return out
+
+    def embed_image_int(self, pixels) -> np.ndarray:
+        """The row of an image as int32 [d], value = raw · 2^−logits_f: see `embed_image`."""
+        check_input(self, image=True)
+        with self._alone():
+            pixels = checked_image(pixels, self.image)
+            check(lib.ep_eval_image(self._c, ffi.from_buffer("uint8_t[]", pixels), pixels.size), "evaluating an image")
             out = np.empty(self.embedding, np.int32)
             check(lib.ep_embedding(self._c, int32_pointer(out)), "embedding")
             self._raise_trace_error()

@@ -126,7 +126,7 @@ static int operators(const ep_model *model, const ep_info *info) {
   int32_t *out = (int32_t *)(void *)(operator_digest + info->n_ops);
   for (int32_t i = 0; i < info->n_ops; i++) operator_digest[i] = EP_DIGEST_INIT;
   ep_set_trace(session, see, NULL);
-  if (info->embedding) st = ep_eval(session, info->selftest, NULL, info->n_selftest, NULL);
+  if (info->embedding) st = ep_eval_selftest(session, NULL);
   else
     for (int32_t i = 0; i < info->n_selftest && st == EP_OK; i++) st = ep_eval(session, info->selftest + i, NULL, 1, out);
   if (st == EP_OK && info->embedding) st = ep_embedding(session, out);
