@@ -86,7 +86,7 @@ def test_probability_bits(context, w):
 @pytest.mark.parametrize("heads", [1, 6, 8, 12, 71])
 def test_alibi_slopes_of_the_paper_are_exact(heads):
     slopes = Alibi(heads).slopes().astype(np.float32)
-    integers, shift = constants.alibi_slopes(slopes)
+    integers, shift = constants.alibi_slopes(slopes, 2**18)
     assert shift == 15 and constants.alibi_spec(slopes) == Alibi(heads)
     with mpmath.workprec(100):
         want = [int(mpmath.floor(mpmath.mpf(float(s)) / mpmath.log(2) * 2**31 + 0.5)) for s in Alibi(heads).slopes()]
@@ -95,9 +95,19 @@ def test_alibi_slopes_of_the_paper_are_exact(heads):
 
 def test_other_slopes_keep_their_float32_value():
     slopes = np.array([0.3, 3.0], np.float32)
-    integers, shift = constants.alibi_slopes(slopes)
+    integers, shift = constants.alibi_slopes(slopes, 2**18)
     assert shift == 13
     np.testing.assert_allclose(integers.view(np.uint32) / 2.0 ** (16 + shift), slopes * math.log2(math.e), rtol=1e-7)
+
+
+def test_slopes_of_very_different_sizes():
+    slopes = np.array([1e-7, 0.1, 3e30], np.float32)
+    integers, shift = constants.alibi_slopes(slopes, 4096)
+    assert shift == 1 and integers.view(np.uint32)[2] == 2**31  # saturates at the first distance, as 3e30 does
+    for slope, integer in zip(slopes[:2], integers.view(np.uint32)):
+        assert abs(int(integer) / 2**17 * 4096 - float(slope) * math.log2(math.e) * 4096) <= 2**-6
+    with pytest.raises(UnsupportedError, match=r"1e-07 to 3e\+30.*at distance 100000"):
+        constants.alibi_slopes(slopes, 100_000)
 
 
 def test_a_bias_that_does_not_fit_names_its_tensor():

@@ -112,6 +112,9 @@ def test_large_user_slopes_get_fewer_fractional_bits():
     assert plan.shift == 15 - 10
     for head, slope in enumerate(plan.spec.user_slopes):
         assert plan.bias_fixed(7)[head] == pytest.approx(float(exact_bias(slope, 7)) * 65536, abs=1 + 7 * 2**5)
+    apart = SlopePlan(Alibi(3, user_slopes=(1e300, 1e-3, 16384.0)))  # what saturates at distance 1 takes no bits from the others
+    assert apart.shift == 1 and apart.bias_fixed([0, 1, 2]).tolist()[0] == apart.bias_fixed([0, 1, 2]).tolist()[2] == [0, 2**30, 2**30]
+    assert abs(apart.bias_fixed(4096)[1] / 65536 - float(exact_bias(1e-3, 4096))) <= apart.bound_at(4096) <= 2**-6 + 2**-16
     huge = SlopePlan(Alibi(1, user_slopes=(1e300,)))
     assert huge.bias_fixed([0, 1, 2**31 - 1]).tolist() == [[0, 2**30, 2**30]]
     assert SlopePlan(Alibi(1, user_slopes=(0.0,))).bias_fixed([2**31 - 1]) == 0

@@ -205,7 +205,7 @@ class Assembly:
         self._append(step, write)
         slopes, bias, shift = NONE, NONE, 0
         if step.slopes is not None:
-            integers, shift = constants.alibi_slopes(self.source.read(step.slopes).ravel())
+            integers, shift = constants.alibi_slopes(self.source.read(step.slopes).ravel(), self.options.context)
             slopes = self._share(("slopes", step.slopes), step.slopes, lambda: integers)
         if step.bias is not None:
             bias = self._share(("bias", step.bias), step.bias, lambda: constants.bias_table(self.source.read(step.bias)))

@@ -15,6 +15,7 @@ from ..positions.bias_plan import bias_integers
 from ..program import GROUP
 
 PRECISION = 200
+MOST_BIAS_ERROR = 2.0**-4  # log2 units of a score: 4 % of a weight
 
 
 def gamma_integers(gamma: np.ndarray) -> tuple[np.ndarray, int]:
@@ -74,9 +75,18 @@ def probability_bits(context: int) -> int:
     return min(30, max(23, 11 + bitlen(context - 1)))
 
 
-def alibi_slopes(slopes: np.ndarray) -> tuple[np.ndarray, int]:
-    """(slope·log2(e) as the bits of uint32 in int32 [heads], alibi_shift) of float32 slopes [heads] ≥ 0."""
+def alibi_slopes(slopes: np.ndarray, context: int) -> tuple[np.ndarray, int]:
+    """(slope·log2(e) as the bits of uint32 in int32 [heads], alibi_shift) of float32 slopes [heads] ≥ 0.
+
+    Raises UnsupportedError for slopes so different that the small ones would be wrong within the context.
+    """
     plan = SlopePlan(alibi_spec(slopes))
+    error = plan.bound_at(context)
+    if error > MOST_BIAS_ERROR:
+        raise UnsupportedError(
+            f"ALiBi slopes from {slopes.min():g} to {slopes.max():g}: one scale for all leaves an error of {error:.2g} in log2 units at distance {context}, "
+            f"more than {MOST_BIAS_ERROR}; choose a shorter context"
+        )
     return plan.slopes.view(np.int32), plan.shift
 
 

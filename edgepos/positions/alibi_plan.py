@@ -23,6 +23,7 @@ from .spec import POSITION_LIMIT, check_choice, check_context, check_positions
 ZERO_WEIGHT_LOG2 = 40  # exp2_neg gives 0 from here on
 SLOPE_BITS = 31  # Q1.31
 BIAS_BITS = 16
+STEEPEST = 2**14  # where a bias saturates: steeper slopes give the same one at every distance
 TABLE_FORMATS = {16: (np.int16, 10), 8: (np.int8, 3)}  # dtype, fractional bits
 TABLE_BYTES_LIMIT = 2**30
 STEEP = 2**20  # table units; far beyond saturation
@@ -42,7 +43,7 @@ def relative_weight(error_log2: float) -> float:
 
 @dataclass(frozen=True)
 class SlopePlan(Plan):
-    """uint32 slopes, Q1.31 unless the largest slope·log2(e) is 2 or more: then every head has fewer fractional bits.
+    """uint32 slopes, Q1.31 unless the largest slope·log2(e) is 2 or more: then every head has fewer fractional bits, at least 17.
 
     Attributes: spec; method "slope"; bits 32; bytes; scale: of the slopes; bound and bound_weight: of the bias.
     """
@@ -54,10 +55,15 @@ class SlopePlan(Plan):
     operations = 4
 
     @cached_property
+    def _exact(self) -> tuple[mpmath.mpf, ...]:
+        """What the slopes stand for."""
+        return tuple(min(slope, mpmath.mpf(STEEPEST)) for slope in exact_log2_slopes(self.spec))
+
+    @cached_property
     def fraction_bits(self) -> int:
         """Fractional bits of the slopes: 31, less for slopes·log2(e) of 2 and more."""
         with mpmath.workprec(EXACT_PREC):
-            largest = max(exact_log2_slopes(self.spec))
+            largest = max(self._exact)
             bits = min(SLOPE_BITS, 32 - mpmath.frexp(largest)[1]) if largest else SLOPE_BITS
             return bits - (round_half_up(mpmath.ldexp(largest, bits)) >= 2**32)
 
@@ -68,10 +74,10 @@ class SlopePlan(Plan):
 
     @cached_property
     def slopes(self) -> np.ndarray:
-        """slope · log2(e) · 2^fraction_bits, uint32 [heads], rounded half up from 256 bits."""
+        """slope · log2(e) · 2^fraction_bits, uint32 [heads], rounded half up from 256 bits; 2^14 for what is steeper, where the first distance already has the largest bias."""
         with mpmath.workprec(EXACT_PREC):
             bits = self.fraction_bits
-            return np.array([round_half_up(mpmath.ldexp(s, bits)) for s in exact_log2_slopes(self.spec)], dtype=np.uint32)
+            return np.array([round_half_up(mpmath.ldexp(s, bits)) for s in self._exact], dtype=np.uint32)
 
     @property
     def bytes(self) -> int:
@@ -94,8 +100,7 @@ class SlopePlan(Plan):
         need = (ZERO_WEIGHT_LOG2 << BIAS_BITS) * 2 - 1  # rshift_round(p, n) ≥ t  ⇔  2p ≥ (2t − 1)·2^n
         result = []
         for slope in self.slopes.tolist():
-            whole = need << self.shift if self.shift >= 0 else -(-need >> -self.shift)
-            result.append(min(POSITION_LIMIT, -(-whole // (2 * slope))) if slope else POSITION_LIMIT)
+            result.append(min(POSITION_LIMIT, -(-(need << self.shift) // (2 * slope))) if slope else POSITION_LIMIT)
         return np.array(result, dtype=np.int64)
 
     @cached_property
@@ -103,8 +108,7 @@ class SlopePlan(Plan):
         """|stored slope − slope·log2(e)| of each head, in log2 units per position, rounded up."""
         with mpmath.workprec(EXACT_PREC):
             unit = mpmath.ldexp(1, -self.fraction_bits)
-            stored, exact = self.slopes.tolist(), exact_log2_slopes(self.spec)
-            return tuple(float(np.nextafter(float(abs(q * unit - s)), np.inf)) for q, s in zip(stored, exact))
+            return tuple(float(np.nextafter(float(abs(q * unit - s)), np.inf)) for q, s in zip(self.slopes.tolist(), self._exact))
 
     def bound_at(self, distance: int) -> float:
         """Proven largest error of the bias up to a distance, in log2 units: rounding 2^−17 and distance · slope error.

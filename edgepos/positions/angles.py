@@ -6,6 +6,7 @@ reduction is exact at every position below 2^31.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import ClassVar
 
@@ -23,10 +24,10 @@ CHECK_PREC = 2 * EXACT_PREC
 LOST_BITS = 96  # of EXACT_PREC that a scaling's parameters may cancel
 
 
-class Angles(Spec):
+class Angles(Spec, ABC):
     """Base of the specs whose values are cos and sin of position · frequency.
 
-    A subclass gives `frequencies(seq_len)`, and `axes` when positions have several coordinates. linear False: its angles are no
+    A subclass gives `pairs` and `frequencies(seq_len)`, and `axes` when positions have several coordinates. linear False: its angles are no
     multiples of the position, so that it has no frequencies (AngleRope).
     """
 
@@ -47,14 +48,14 @@ class Angles(Spec):
         """Which coordinate of a position each pair turns with; None when a position is one number."""
         return None
 
+    @abstractmethod
     def frequencies(self, seq_len: int | None) -> list[mpmath.mpf]:
         """Radians per position of each pair, in the working precision."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def pairs(self) -> int:
         """Number of frequencies."""
-        raise NotImplementedError
 
     def exact_inv_freq(self, seq_len: int | None = None) -> tuple[mpmath.mpf, ...]:
         """Radians per position of each pair to more than 200 bits, from theta and the factors as exact float64 numbers.

@@ -41,17 +41,9 @@ def _about(spec: Alibi) -> str:
 
 _BIAS_BODY = """\
   uint64_t product = (uint64_t)edgepos_alibi_slopes_slopes[head] * distance;
-{shift}  return (int32_t)(bias < 0x40000000u ? bias : 0x40000000u);
+  uint64_t half = product >> {by}, bias = (half >> 1) + (half & 1); /* rounded half up */
+  return (int32_t)(bias < 0x40000000u ? bias : 0x40000000u);
 """
-_RIGHT = "  uint64_t half = product >> {by}, bias = (half >> 1) + (half & 1); /* rounded half up */\n"
-_NONE = "  uint64_t bias = product;\n"
-_LEFT = "  uint64_t bias = product < (0x40000000u >> {by}) ? product << {by} : 0x40000000u;\n"
-
-
-def _shift_line(shift: int) -> str:
-    if shift >= 1:
-        return _RIGHT.format(by=shift - 1)
-    return _NONE if shift == 0 else _LEFT.format(by=min(-shift, 30))
 
 
 def _slope_file(plan: SlopePlan) -> TableFile:
@@ -67,7 +59,7 @@ def _slope_file(plan: SlopePlan) -> TableFile:
     function = CFunction(
         "Bias in log2 units with 16 fractional bits; head < EDGEPOS_ALIBI_SLOPES_HEADS, distance < 2^31.",
         "int32_t edgepos_alibi_slopes_bias(uint32_t head, uint32_t distance)",
-        _BIAS_BODY.format(shift=_shift_line(plan.shift)),
+        _BIAS_BODY.format(by=plan.shift - 1),
     )
     macros = {"HEADS": plan.spec.heads, "SHIFT": plan.shift, "BOUND": plan.bound, "BOUND_WEIGHT": plan.bound_weight}
     arrays = {"slopes": plan.slopes, "zero_distance": plan.zero_distance().astype(np.uint32)}

@@ -8,6 +8,7 @@ length-dependent kinds only, and None there means the length of training.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ def plain_inv_freq(theta: mpmath.mpf, rotary_dim: int) -> list[mpmath.mpf]:
     return [mpmath.power(theta, -mpmath.mpf(2 * j) / rotary_dim) for j in range(rotary_dim // 2)]
 
 
-class Scaling:
+class Scaling(ABC):
     """Base of the scalings."""
 
     rope_type: ClassVar[str]
@@ -50,8 +51,9 @@ class Scaling:
         """Factor on cos and sin."""
         return mpmath.mpf(1)
 
+    @abstractmethod
     def frequencies(self, theta: mpmath.mpf, rotary_dim: int, seq_len: int | None) -> list[mpmath.mpf]:
-        raise NotImplementedError
+        """Radians per position of each pair, in the working precision."""
 
 
 @dataclass(frozen=True)
