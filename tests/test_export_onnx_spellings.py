@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from edgepos.compiler.match import match
 from edgepos.compiler.steps import Act, Attend, Linear, Norm
 from edgepos.export import load
-from edgepos.export.onnx_in import rotation
+from edgepos.export.onnx_in import rope_rules
 from edgepos.positions import Alibi, Learned, NoPosition, RelativeBias, Rope, Sinusoidal, T5Bias
 
 MS = {"com.microsoft": 1}
@@ -141,18 +141,20 @@ def test_rotations(turn, tmp_path):
         (1e4, {"rope_type": "linear", "factor": 4.0}),
         (5e5, {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
         (5e5, {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
+        (1e6, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 1.0}),
+        (15e4, {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False, "attention_factor": 1.0}),
     ],
 )
 def test_rules_are_recovered_from_frequencies(theta, scaling):
     """From float32 numbers, as a graph has them."""
     wanted = Rope(64, theta=theta, scaling=scaling)
     frequencies = np.array([float(f) for f in wanted.frequencies(None)]).astype(np.float32).astype(np.float64)
-    assert rotation._named(frequencies, {"head_dim": 64, "rotary_dim": 64, "layout": "half"}) == wanted
+    assert rope_rules.named(frequencies, {"head_dim": 64, "rotary_dim": 64, "layout": "half"}) == wanted
 
 
 def test_frequencies_of_no_rule_are_kept():
     frequencies = np.geomspace(1, 1e-4, 32) * np.linspace(1, 1.5, 32)
-    found = rotation._named(frequencies, {"head_dim": 64, "rotary_dim": 64, "layout": "half"})
+    found = rope_rules.named(frequencies, {"head_dim": 64, "rotary_dim": 64, "layout": "half"})
     assert found.scaling.inv_freq == tuple(frequencies)
 
 
@@ -163,23 +165,6 @@ def test_an_attention_factor_goes_where_the_rotation_is(tmp_path):
         program, _ = steps_of(decoder(attend=lambda g, x, turn=turn: plain_attention(g, x, turn)), tmp_path)
         scales.append(program.layers()[0].scale * HEAD_DIM**0.5)
     assert scales == pytest.approx([1.21, 1.0], rel=1e-6)
-
-
-def test_frequencies_that_change_with_the_length_are_refused(tmp_path):
-    """As LongRoPE and dynamic NTK have them, here with an attention factor."""
-
-    def turn(g, x):
-        longer = g.op("Greater", g.tokens(), g.put(np.array(30, np.int64)))
-        frequencies = g.op("Where", longer, g.put(inv_freq() / 4), g.put(inv_freq()))
-        p = g.op("Cast", g.op("Unsqueeze", g.positions(), g.ints(1)), to=TensorProto.FLOAT)
-        table = g.op("Mul", p, frequencies)
-        both = g.op("Concat", table, table, axis=-1)
-        cos, sin = (g.op("Mul", g.op(f, both), g.number(1.2)) for f in ("Cos", "Sin"))
-        a, b = (g.op("Slice", x, g.ints(i), g.ints(j), g.ints(3)) for i, j in ((0, HEAD_DIM // 2), (HEAD_DIM // 2, HEAD_DIM)))
-        return g.op("Add", g.op("Mul", x, cos), g.op("Mul", g.op("Concat", g.op("Neg", b), a, axis=3), sin))
-
-    with pytest.raises(Exception, match=r"cosine at position 1, pair 0 is 0.9689\d+, where theta 10000 \(half\) gives 0.5403"):
-        steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn)), tmp_path)
 
 
 def test_a_table_that_is_not_the_rule_everywhere_is_refused(tmp_path):

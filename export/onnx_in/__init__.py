@@ -22,6 +22,7 @@ from ..graph import GraphBuilder
 from ..hf_folder import TokenizerRead, read_tokenizer
 from ..sentence_head import SentenceHead, read_sentence_head
 from .activations import Softcap, identify
+from .branches import has_branches, put_in_place
 from .check import check_same, lengths_of
 from .constants import FLOATS, Constants, as_numpy
 from .files import check_model, external_files, open_onnx
@@ -41,13 +42,16 @@ FAMILY = "onnx"
 @dataclass(frozen=True, eq=False)
 class Found:
     """A canonical graph; its values beside those of the source with the same numbers; the vocabulary; the name of its value that is the
-    source's output; the shapes of empty caches; weights that are codes in the source; files that decided the pooling."""
+    source's output; the source without branches; where its rotation depends on the length, the longest text that has that of short
+    ones and the shortest that has the context's; the shapes of empty caches by name; weights that are codes in the source; files that decided the pooling."""
 
     model: ir.Model
     foreign: dict[ir.Value, ir.Value]
     vocab_size: int
     output: str
-    caches: dict[ir.Value, tuple[int, ...]]
+    source: ir.Model
+    changes: tuple[int, int] | None
+    caches: dict[str, tuple[int, ...]]
     grids: dict[str, BlockRows]
     files: tuple[Path, ...] = ()
 
@@ -90,13 +94,20 @@ def _canonical(
         except EncoderFound:
             encoder = True
         except OutputFound as output:
-            frame = replace(frame, logits=output.value)
+            frame = replace(frame, logits=model.graph.outputs[output.index])
         except LimitFound as limit:
             if context is not None or limit.positions >= positions:
                 found = f"{origin}: context is {positions}, but a table in the graph has {limit.positions} positions"
                 raise UnsupportedError(f"{found}; pass a context up to that") from None
             positions = limit.positions
-    check_same(model, frame.with_caches(found.caches), found, positions, origin)
+    frame = frame.with_caches(found.caches)
+    if found.changes is not None:  # longer texts turn by other frequencies: shorter ones show that all else is the same
+        limit, same_from = found.changes
+        short = rewrite(model, frame, name, limit, encoder=encoder, folder=folder)
+        check_same(model, frame, short, limit, origin)
+        check_same(model, frame, found, positions, origin, same_from)
+    else:
+        check_same(model, frame, found, positions, origin)
     spec, problem, bos, eos, read = _no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size)
     return CanonicalModel(
         model=found.model,
@@ -124,6 +135,11 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     Raises UnsupportedError naming the node that is not understood, LimitFound when the graph's tables are shorter than the context,
     EncoderFound when the attention turns out to go in both directions.
     """
+    if has_branches(model.graph):
+        output, model = list(model.graph.outputs).index(frame.logits), model.clone()
+        frame = frame.of_copy(model.graph, output)
+        put_in_place(model.graph, frame, lengths_of(frame, context) + [context] * (frame.fixed is None), reading_length(frame, model.graph))
+        frame = frame.of_copy(model.graph, output)
     graph = model.graph
     length = reading_length(frame, graph)
     constants = Constants(graph, [(frame.ids, None), *frame.others.items()], length)
@@ -138,17 +154,18 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     constants.check_sizes(list(reader.met), max(lengths_of(frame, context)))  # before ONNX Runtime computes them
     writer.at = frame.logits.producer()
     result = reader.value(frame.logits)
+    facts = {"source": model, "changes": writer.changes, "caches": {v.name: shape for v, shape in reader.caches.items()}, "grids": writer.grids}
     if not encoder:
         other = row_output(graph, frame)
         if other is not None and not _may_be_logits(writer, result):
-            raise OutputFound(other)
-        return Found(builder.finish(_head(writer, result)), writer.foreign, int(result.shape[-1]), "logits", reader.caches, writer.grids)
+            raise OutputFound(list(graph.outputs).index(other))
+        return Found(builder.finish(_head(writer, result)), writer.foreign, int(result.shape[-1]), "logits", **facts)
     if frame.logits.name == "logits":
         raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")
     if writer.embedding is None:
         raise writer.refuse("an encoder without a table of embeddings", "models that read token ids")
     value, compared, files = _embedding(writer, result, folder)
-    return Found(builder.finish(value), writer.foreign, len(writer.embedding[1]), compared, reader.caches, writer.grids, files)
+    return Found(builder.finish(value), writer.foreign, len(writer.embedding[1]), compared, **facts, files=files)
 
 
 def _may_be_logits(writer: Writer, result) -> bool:

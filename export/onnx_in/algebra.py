@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from . import norms, pooling
 from .activations import OPERATORS as FUNCTIONS
+from .sources import Row
 from .values import GRID, Form, Function, MaskStep, Mean, Scores, Statistic
 
 BINARY = {
@@ -106,6 +107,7 @@ def _of_two(reader, node: ir.Node, op: str, a, b):
     if isinstance(f, Function) and isinstance(g, Function) and np.array_equal(f.codes, g.codes):
         return replace(f, samples=BINARY[op](f.samples, g.samples))
     if a.shape != b.shape:
+        _check_rows(reader, a, b)
         return None
     writer = reader.writer
     if op == "Mul":
@@ -122,8 +124,16 @@ def _sum(reader, node: ir.Node, op: str, a: Form, b: Form):
             return None
         return a.joined(b if op == "Add" else b.scaled(np.float64(-1)))
     if op != "Add" or a.shape != b.shape:
+        _check_rows(reader, a, b)
         return None
     return reader.writer.made(reader.writer.add(a, b, _label(node)), a.shape)
+
+
+def _check_rows(reader, a: Form | Function, b: Form | Function) -> None:
+    """Name the mixing of tokens outside attention."""
+    pooled = [any(isinstance(source.what, Row) for source in reader.sources.used(x.codes)) for x in (a, b)]
+    if pooled[0] != pooled[1]:
+        raise reader.writer.refuse("one row for a whole text, together with the rows of its tokens", "such a row at the end of a model")
 
 
 def _label(node: ir.Node) -> str:

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from . import masks
 from .activations import identify_softcap, slope_of
-from .rotation import rope_spec, unrotate
+from .rope_tables import rope_spec
+from .rotation import unrotate
 from .sources import Heads
 from .values import GRID, Form, Scores, Source, concatenated, pure
 
@@ -77,6 +78,10 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
     v_base, v_turn = unrotate(writer, v)
     if v_turn is not None or (q_turn is None) != (k_turn is None) or (q_turn is not None and not q_turn.same_as(k_turn)):
         raise writer.refuse("q, k and v that are turned differently by position", "one rotation of q and k, none of v")
+    spec = None
+    if q_turn is not None:
+        spec, gain = rope_spec(writer, q_turn, k_dim)
+        q_base, k_base = (_divided(x, spec.rotary_dim, gain) for x in (q_base, k_base))
     group = _group(k_base, v_base)
     if heads % group:
         raise writer.refuse(f"{heads} query heads that share keys in runs of {group}", "whole groups")
@@ -95,8 +100,7 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
         if abs(scale * math.sqrt(k_dim) - 1) < 1e-6:
             q_base = Form(q_base.codes, np.ones_like(q_base.coefs), q_base.const)
     values = [_value(writer, x, part) for x, part in zip((q_base, k_base, v_base), "qkv")]
-    if q_turn is not None:
-        spec = rope_spec(writer, q_turn, k_dim)
+    if spec is not None:
         values[0] = graph.rope(values[0], writer.name(f"{prefix}.q.rope"), heads=heads, spec=spec)
         values[1] = graph.rope(values[1], writer.name(f"{prefix}.k.rope"), heads=heads // group, spec=spec)
     writer.layers += 1
@@ -135,6 +139,16 @@ def _group(k: Form, v: Form) -> int:
 def _repeats(x: Form, group: int) -> bool:
     arrays = (x.codes[0], x.coefs[0]) + (() if x.const is None else (x.const,))
     return all(np.array_equal(a, np.repeat(a[::group], group, axis=0)) for a in arrays)
+
+
+def _divided(x: Form, rotary_dim: int, factor: float) -> Form:
+    """x with its rotated components, the first, divided by a factor that the rotation has instead."""
+    if factor == 1:
+        return x
+    by = np.where(np.arange(x.shape[2]) < rotary_dim, 1 / factor, 1.0)
+    coefs = x.coefs * by
+    # float32 rounds the factor; what is left of 1 is no factor of the model.
+    return Form(x.codes, np.where(np.abs(coefs - 1) < 1e-6, 1.0, coefs), None if x.const is None else x.const * by)
 
 
 def _without_factor(x: Form) -> tuple[Form, float]:

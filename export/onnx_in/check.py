@@ -12,32 +12,39 @@ import onnxruntime as ort
 from edgepos.errors import FormatError, UnsupportedError
 
 from .blocks import EXACT
+from .constants import CHOICE
+from .files import graphs_of
 from .frame import Frame
 from .looks import label
 
 LENGTHS = (1, 2, 33, 100)
 LONGEST = 300
+FURTHER, LONGEST_FURTHER = 40, 1200
 RELATIVE = 5e-4  # of the largest value; float32 sums in another order stay far below
 INLINE_LIMIT = 2**30
 
 
-def lengths_of(frame: Frame, context: int) -> list[int]:
-    """The lengths at which both graphs are run."""
-    return [frame.fixed] if frame.fixed is not None else sorted({n for n in (*LENGTHS, min(LONGEST, context)) if n <= context})
+def lengths_of(frame: Frame, context: int, first: int = 0) -> list[int]:
+    """The lengths at which both graphs are run, all at least `first`: then none where even those are long."""
+    if frame.fixed is not None:
+        return [frame.fixed]
+    if first:
+        return sorted({n for n in (first, min(first + FURTHER, context)) if n <= LONGEST_FURTHER})
+    return sorted({n for n in (*LENGTHS, min(LONGEST, context)) if n <= context})
 
 
-def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str) -> None:
-    """Run both graphs on random ids at several lengths. Raises UnsupportedError naming the first block that differs."""
+def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str, first: int = 0) -> None:
+    """Run both graphs on random ids at several lengths, none below `first`. Raises UnsupportedError naming the first block that differs."""
     canonical = found.model
     pairs = [(ours, theirs) for ours, theirs in found.foreign.items() if ours.name and theirs.name]
     theirs = _session(model, origin)
     ours = _session(canonical, origin, found.output)
     rng = np.random.default_rng(0)
-    for length in lengths_of(frame, context):
+    for length in lengths_of(frame, context, first):
         ids = rng.integers(0, found.vocab_size, length)
         want, got = _run(theirs, frame.feed(ids), [frame.logits.name], origin)[0], _run(ours, _feed(canonical, ids), [found.output], origin)[0]
         if not _same(want, got):
-            where = _first_difference(model, frame, canonical, pairs, ids, origin)
+            where = _first_difference(found.source, frame, canonical, pairs, ids, origin)
             with np.errstate(invalid="ignore"):
                 away = float(np.max(np.abs(want.reshape(got.shape) - got))) if want.size == got.size else float("nan")
             raise UnsupportedError(
@@ -69,7 +76,7 @@ def _feed(canonical: ir.Model, ids: np.ndarray) -> dict[str, np.ndarray]:
 
 def _first_difference(model: ir.Model, frame: Frame, canonical: ir.Model, pairs: list, ids: np.ndarray, origin: str) -> str:
     """The node of the foreign graph whose output is the first that differs from its counterpart."""
-    for ours, theirs in pairs:
+    for ours, theirs in pairs if all(node.domain != CHOICE for node in model.graph) else ():
         a = _run(_session(model, origin, theirs.name), frame.feed(ids), [theirs.name], origin)[0]
         b = _run(_session(canonical, origin, ours.name), _feed(canonical, ids), [ours.name], origin)[0]
         if not _same(a, b):
@@ -78,12 +85,12 @@ def _first_difference(model: ir.Model, frame: Frame, canonical: ir.Model, pairs:
 
 
 def _session(model: ir.Model, origin: str, also: str | None = None) -> ort.InferenceSession:
-    """The model in ONNX Runtime, with the output `also` if it has not got it."""
+    """The model in ONNX Runtime, with the output `also` alone if it has not got it."""
     model = model.clone()
     if also is not None:
         wanted = next(v for node in model.graph for v in node.outputs if v.name == also)
         if wanted not in model.graph.outputs:
-            model.graph.outputs.append(wanted)
+            model.graph.outputs[:] = [wanted]
     for node in model.graph:
         for name, value in EXACT.get(node.op_type, {}).items():
             node.attributes[name] = ir.AttrInt64(name, value)
@@ -93,11 +100,11 @@ def _session(model: ir.Model, origin: str, also: str | None = None) -> ort.Infer
     options.use_deterministic_compute = True
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # as EXACT
     try:
-        tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
-        if sum(t.nbytes for t in tensors.values()) <= INLINE_LIMIT:
-            for name, tensor in tensors.items():
-                if isinstance(tensor, ir.ExternalTensor):
-                    model.graph.initializers[name].const_value = ir.Tensor(np.asarray(tensor.numpy()), dtype=tensor.dtype, name=name)
+        weights = [value for graph in graphs_of(model.graph) for value in graph.initializers.values()]
+        if sum(w.const_value.nbytes for w in weights) <= INLINE_LIMIT:
+            for w in weights:
+                if isinstance(w.const_value, ir.ExternalTensor):
+                    w.const_value = ir.Tensor(np.asarray(w.const_value.numpy()), dtype=w.const_value.dtype, name=w.name)
             return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, ["CPUExecutionProvider"])
         with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
             path = Path(folder) / "model.onnx"

@@ -39,20 +39,21 @@ def turned(reader, x: Form, cos: np.ndarray, sin: np.ndarray, interleaved: bool)
     return concatenated([*parts, rest] if rest.shape[-1] else parts, -1)
 
 
-def rotation_tables(reader, node: ir.Node, cos: np.ndarray, sin: np.ndarray, positions: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin [S, pairs] at the length of reading; whole tables bound the context and are checked later."""
+def rotation_tables(
+    reader, node: ir.Node, cos: np.ndarray, sin: np.ndarray, positions: np.ndarray | None, places: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin [S, pairs] at the length of reading, the inputs of the node at `places`; whole tables bound the context and are checked later."""
     s = reader.length
     if positions is None:
         tables = [np.asarray(t, np.float64).reshape(-1, t.shape[-1]) for t in (cos, sin)]
-        for index, table in zip((1, 2), tables):
+        for index, table in zip(places, tables):
             reader.use_constant(node.inputs[index], table)
     else:
         if not np.array_equal(np.ravel(positions), np.arange(s)) or cos.ndim != 2 or cos.shape != sin.shape:
             raise reader.writer.refuse("positions that do not count from 0", "position_ids of the tokens in order")
-        reader.writer.limit(len(cos))
-        caches = tuple(np.asarray(t, np.float64) for t in (cos, sin))
+        caches = tuple(reader.writer.cached(node.inputs[place], table) for place, table in zip(places, (cos, sin)))
         reader.writer.caches.append(caches)
-        tables = [t[:s] for t in caches]
+        tables = [t.array[:s] for t in caches]
     if tables[0].shape != tables[1].shape or len(tables[0]) != s:
         raise reader.writer.refuse(f"tables of shape {list(cos.shape)} and {list(sin.shape)} for {s} tokens", "one row per token")
     return tables[0], tables[1]
@@ -60,11 +61,11 @@ def rotation_tables(reader, node: ir.Node, cos: np.ndarray, sin: np.ndarray, pos
 
 def _rotary_embedding(reader, node: ir.Node, arguments: list):
     x, cos, sin = arguments[:3]
-    return rotate(reader, node, x, cos, sin, arguments[3] if len(arguments) > 3 else None)
+    return rotate(reader, node, x, cos, sin, arguments[3] if len(arguments) > 3 else None, (1, 2))
 
 
-def rotate(reader, node: ir.Node, x, cos, sin, positions):
-    """A rotation operator on x [1, heads, S, n] or, with num_heads, [1, S, heads · n]."""
+def rotate(reader, node: ir.Node, x, cos, sin, positions, places: tuple[int, int]):
+    """A rotation operator on x [1, heads, S, n] or, with num_heads, [1, S, heads · n]; cos and sin are its inputs at `places`."""
     constants = [a for a in (cos, sin, positions) if a is not None]
     if not isinstance(x, Form) or not all(isinstance(a, np.ndarray) for a in constants) or len(constants) < 2:
         raise reader.unknown(node, [x, cos, sin, positions])
@@ -72,7 +73,7 @@ def rotate(reader, node: ir.Node, x, cos, sin, positions):
     if flat and (heads < 1 or x.shape[2] % heads):
         raise reader.writer.refuse(f"num_heads {heads} for a width of {x.shape[2]}", "num_heads that divides the width")
     x = split_heads(x, heads) if flat else x
-    tables = rotation_tables(reader, node, cos, sin, positions)
+    tables = rotation_tables(reader, node, cos, sin, positions, places)
     dim = node.attributes.get_int("rotary_embedding_dim", 0) or x.shape[-1]
     if 2 * tables[0].shape[1] != dim or dim > x.shape[-1]:
         raise reader.writer.refuse(f"tables of {tables[0].shape[1]} pairs for {dim} components", "one pair for two components")

@@ -29,6 +29,7 @@ SHRINKING = frozenset(
 SIZED = frozenset(
     "Concat Constant ConstantOfShape Expand EyeLike Gather GatherElements GatherND MatMul Gemm OneHot Pad Range ScatterElements ScatterND Tile".split()
 )
+CHOICE = "edgepos.choice"  # domain of an If whose branches are its inputs
 KNOWN = ELEMENTWISE | SHRINKING | SIZED
 
 
@@ -61,6 +62,8 @@ class Constants:
 
     def run(self, node: ir.Node, arguments: list[np.ndarray | None]) -> list[np.ndarray]:
         """The outputs of a node for constant inputs. Raises UnsupportedError or FormatError naming the node."""
+        if node.domain == CHOICE:
+            return [arguments[1] if arguments[0].item() else arguments[2]]
         if node.op_type not in KNOWN or node.domain not in ("", "ai.onnx"):
             raise refuse(node, "an operator on values that do not depend on the token ids", f"of those: {', '.join(sorted(KNOWN))}")
         _check_count(node, _elements(node, arguments), MOST_ELEMENTS)

@@ -49,7 +49,7 @@ def _rotary_embedding(reader, node: ir.Node, arguments: list):
         positions = positions.item() + np.arange(reader.length)  # the first of them
     if node.attributes.get_float("scale", 1.0) != 1.0:
         raise reader.writer.refuse(f"scale {node.attributes.get_float('scale', 1.0)}", "scale 1")
-    return rotate(reader, node, x, cos, sin, positions)
+    return rotate(reader, node, x, cos, sin, positions, (2, 3))
 
 
 def _group_query_attention(reader, node: ir.Node, arguments: list):
@@ -77,7 +77,7 @@ def _group_query_attention(reader, node: ir.Node, arguments: list):
     if attributes.get_int("do_rotary", 0):
         if not isinstance(cos, np.ndarray) or not isinstance(sin, np.ndarray):
             raise reader.unknown(node, arguments)
-        tables = rotation_tables(reader, node, cos, sin, np.arange(reader.length))
+        tables = rotation_tables(reader, node, cos, sin, np.arange(reader.length), (7, 8))
         interleaved = bool(attributes.get_int("rotary_interleaved", 0))
         q, k = (turned(reader, x, *tables, interleaved) for x in (q, k))
     steps = [MaskStep("causal", None)]

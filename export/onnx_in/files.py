@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -24,7 +25,8 @@ MOST_NODES = 200_000
 OLDEST_OPSET = 17
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 DOMAINS = ("", "ai.onnx", "com.microsoft")
-BRANCHES = ("If", "Loop", "Scan", "SequenceMap")
+LOOPS = ("Loop", "Scan", "SequenceMap")
+DEEPEST = 8  # branches within branches
 
 
 def open_onnx(path: Path) -> ir.Model:
@@ -47,7 +49,7 @@ def open_onnx(path: Path) -> ir.Model:
 
 def external_files(model: ir.Model) -> list[str]:
     """The names of the files with external data, sorted."""
-    tensors = (value.const_value for value in model.graph.initializers.values())
+    tensors = (value.const_value for graph in graphs_of(model.graph) for value in graph.initializers.values())
     return sorted({str(t.location) for t in tensors if isinstance(t, ir.ExternalTensor)})
 
 
@@ -66,11 +68,21 @@ def check_model(model: ir.Model, origin: str, folder: Path | None) -> None:
         except Exception as error:  # a function that calls itself, or with other parameters than it has
             raise FormatError(f"{origin}: its functions cannot be put in place ({_line(error)}); export the model again") from None
         _check_nodes(model, origin)
-    for name, value in model.graph.initializers.items():
-        if value.const_value is None:
-            raise FormatError(f"{origin}: initializer {shorten(name)} has no value; export the model again")
-        check_tensor(value.const_value, origin, folder)
-    _check_order(model.graph, origin)
+    for graph in graphs_of(model.graph):
+        for name, value in graph.initializers.items():
+            if value.const_value is None:
+                raise FormatError(f"{origin}: initializer {shorten(name)} has no value; export the model again")
+            check_tensor(value.const_value, origin, folder)
+    _check_order(model.graph, origin, set())
+
+
+def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and those of the branches in it."""
+    waiting = [graph]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        waiting += [a.as_graph() for node in graph for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
 def check_tensor(tensor: ir.TensorProtocol, origin: str, folder: Path | None) -> None:
@@ -127,24 +139,33 @@ def _check_place(tensor: ir.ExternalTensor, needed: int, name: str, origin: str,
 
 
 def _check_nodes(model: ir.Model, origin: str) -> None:
-    graphs = [model.graph, *model.functions.values()]
-    if sum(len(graph) for graph in graphs) > MOST_NODES:
-        raise UnsupportedError(f"{origin}: more than {MOST_NODES} nodes; supported: up to that")
     known = {(f.domain, f.name) for f in model.functions.values()}
-    for graph in graphs:
+    waiting: list[tuple[ir.Graph | ir.Function, int]] = [(graph, 0) for graph in (model.graph, *model.functions.values())]
+    count = 0
+    while waiting:
+        graph, depth = waiting.pop()
+        count += len(graph)
+        if count > MOST_NODES or depth > DEEPEST:
+            raise UnsupportedError(f"{origin}: more than {MOST_NODES} nodes, or branches {depth} deep; supported: up to that, and {DEEPEST} deep")
         for node in graph:
             name = f"{origin}: {label(node)}"
             if (node.domain, node.op_type) in known:
                 continue
             if node.domain not in DOMAINS:
                 raise UnsupportedError(f"{name}: operator of domain {shorten(node.domain)}; supported: standard operators and some of com.microsoft")
-            if node.op_type in BRANCHES or any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-                raise UnsupportedError(f"{name}: control flow; supported: graphs without branches and loops, so export without it")
+            branches = {key: a for key, a in node.attributes.items() if a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)}
+            if node.op_type in LOOPS or (branches and (node.op_type != "If" or node.domain == "com.microsoft")):
+                raise UnsupportedError(f"{name}: control flow; supported: If, and graphs without loops, so export without it")
+            if node.op_type == "If":
+                whole = sorted(branches) == ["else_branch", "then_branch"] and all(a.type == ir.AttributeType.GRAPH for a in branches.values())
+                if not whole or len(node.inputs) != 1 or node.inputs[0] is None:
+                    raise FormatError(f"{name}: needs a condition and the graphs then_branch and else_branch; export the model again")
+                waiting += [(a.as_graph(), depth + 1) for a in branches.values()]
 
 
-def _check_order(graph: ir.Graph, origin: str) -> None:
-    """Every input of a node is a graph input, an initializer, or made by an earlier node."""
-    known = set(graph.inputs) | set(graph.initializers.values())
+def _check_order(graph: ir.Graph, origin: str, outside: set[ir.Value]) -> None:
+    """Every input of a node is a graph input, an initializer, or made by an earlier node; in a branch also by one outside, before it."""
+    known = outside | set(graph.inputs) | set(graph.initializers.values())
     for node in graph:
         for value in node.inputs:
             if value is not None and value not in known:
@@ -155,6 +176,8 @@ def _check_order(graph: ir.Graph, origin: str) -> None:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR:
                 check_tensor(attribute.value, origin, None)
+            elif attribute.type == ir.AttributeType.GRAPH:
+                _check_order(attribute.as_graph(), origin, known)
         known.update(node.outputs)
     for value in graph.outputs:
         if value not in known:

@@ -35,18 +35,24 @@ class Frame:
         given = np.asarray(ids, self.ids.dtype.numpy()).reshape((1,) * (len(self.ids.shape) - 1) + (len(ids),))
         return {self.ids.name: given} | {value.name: at(len(ids)) for value, at in self.others.items()}
 
-    def with_caches(self, shapes: dict[ir.Value, tuple[int, ...]]) -> Frame:
-        """The frame with empty caches of shapes that the reading found."""
-        arrays = {value: _empty(value, shape) for value, shape in shapes.items() if value in self.others}
+    def of_copy(self, graph: ir.Graph, output: int) -> Frame:
+        """The frame of a graph with the same inputs; output: the number of what is read."""
+        named = {value.name: value for value in graph.inputs}
+        others = {named[value.name]: at for value, at in self.others.items()}
+        return Frame(named[self.ids.name], others, graph.outputs[output], self.fixed)
+
+    def with_caches(self, shapes: dict[str, tuple[int, ...]]) -> Frame:
+        """The frame with empty caches of shapes that the reading found, by name."""
+        arrays = {value: _empty(value, shapes[value.name]) for value in self.others if value.name in shapes}
         return replace(self, others=self.others | {value: lambda n, array=array: array for value, array in arrays.items()})
 
 
 class OutputFound(Exception):
     """The output to read is another one: the first is the rows of all tokens of a causal model."""
 
-    def __init__(self, value: ir.Value):
-        super().__init__(value)
-        self.value = value
+    def __init__(self, index: int):
+        super().__init__(index)
+        self.index = index
 
 
 def row_output(graph: ir.Graph, frame: Frame) -> ir.Value | None:

@@ -13,7 +13,7 @@ from edgepos.errors import FormatError
 
 from ..block_rows import BlockRows
 from . import algebra, attention, compound, contrib, found_token, linears, moves, norms
-from .constants import Constants, check_size
+from .constants import CHOICE, Constants, check_size
 from .looks import label, refuse
 from .pooling import TokenSum
 from .values import Form, Function, Mean, Scores, Statistic
@@ -57,6 +57,8 @@ class Reader:
             if all(a is None or isinstance(a, np.ndarray) for a in arguments):
                 results = self.constants.run(node, arguments)
             else:
+                if node.domain == CHOICE:
+                    raise refuse(node, "branches that do different things by the length", "branches between tables of positions, and on an empty cache")
                 table = OPERATORS if node.domain in ("", "ai.onnx") else contrib.OPERATORS
                 if node.op_type not in table:
                     known = SUPPORTED if table is OPERATORS else f"of com.microsoft: {', '.join(sorted(table))}"

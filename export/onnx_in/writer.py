@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +31,14 @@ class LimitFound(Exception):
         self.positions = positions
 
 
+@dataclass(frozen=True, eq=False)
+class Cached:
+    """A table [positions, pairs], float64, as it is at the length of reading; at(n): in a text of n tokens."""
+
+    array: np.ndarray
+    at: Callable[[int], np.ndarray]
+
+
 class Writer:
     """Materialises tensors of one reading. `at` is the node being read, for messages; `written` says which canonical
     value a tensor became, `foreign` which value of the source holds the same numbers."""
@@ -44,7 +53,9 @@ class Writer:
         self.at: ir.Node | None = None
         self.foreign: dict[ir.Value, ir.Value] = {}
         self.lengthy: dict[ir.Value, np.ndarray] = {}  # constants that differ by token, as they are at the length of reading
-        self.caches: list[tuple[np.ndarray, np.ndarray]] = []  # cos and sin [positions, pairs] of rotation operators
+        self.caches: list[tuple[Cached, Cached]] = []  # cos and sin of rotation operators
+        # Where the rotation depends on the length: the longest text that has that of short ones, the shortest that has the context's.
+        self.changes: tuple[int, int] | None = None
         self.layers = 0
         self.part = ""  # of a linear that is used in parts: q, k or v
         self.placed = False
@@ -81,6 +92,15 @@ class Writer:
         if array is not None:
             return array
         raise LimitFound(longest_working(lambda n: at(n) is not None, self.length, self.context))
+
+    def cached(self, value: ir.Value, array: np.ndarray) -> Cached:
+        """A table of positions that the graph holds as `value`."""
+
+        def at(n: int) -> np.ndarray:
+            return np.asarray(self.constants.at(value, n), np.float64)
+
+        self.limit(len(at(self.context)))
+        return Cached(np.asarray(array, np.float64), at)
 
     def name(self, wanted: str) -> str:
         """A name no other node, tensor or input has, equal to `wanted` where it is free."""
