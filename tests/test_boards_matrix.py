@@ -25,8 +25,6 @@ def built(name: str, compiler: str):
     board = BOARDS[name]
     if compiler == "gcc":
         return replace(board, compiler="gcc") if name == "host" else board
-    if name == "qemu:armv7":
-        return replace(board, compiler="clang", flags=("--target=arm-linux-gnueabihf", *board.flags))
     return board.built_by("clang" if isinstance(board, LinuxBoard) else ZIG)
 
 
@@ -51,11 +49,21 @@ def test_every_board_gives_the_digests(bundle, board):
         assert f"digest {digest:016x}" in targets.verify(bundle(name), board), name
 
 
-def test_a_processor_without_an_instruction_falls_back(bundle):
-    """One binary: dot products where the processor has them, NEON where it has not."""
-    require(*BOARDS["qemu:cortex-a53"].needs())
-    said = {name: targets.verify(bundle("stories260K"), name) for name in ("qemu:cortex-a53", "qemu:cortex-a76")}
-    assert "processor has neon, neon kernels" in said["qemu:cortex-a53"] and "processor has neon dotprod, dotprod kernels" in said["qemu:cortex-a76"]
+@pytest.mark.parametrize(
+    ("name", "emulator", "said"),
+    [
+        ("qemu:cortex-a53", (), "processor has neon, neon kernels"),
+        ("qemu:cortex-a76", (), "processor has neon dotprod, dotprod kernels"),
+        ("qemu:max", (), "processor has neon dotprod i8mm, i8mm kernels"),
+        ("qemu:armv7", (), "processor has neon, neon kernels"),
+        ("qemu:armv7", ("qemu-arm", "-cpu", "cortex-a7,neon=off"), "processor has plain C only, generic kernels"),
+    ],
+)
+def test_a_processor_without_an_instruction_falls_back(bundle, name, emulator, said):
+    """One binary for a word size: each processor runs the best kernels that it has the instructions for."""
+    board = BOARDS[name]
+    require(*board.needs())
+    assert said in targets.verify(bundle("stories260K"), replace(board, emulator=emulator or board.emulator))
 
 
 @pytest.mark.parametrize(("name", "operator", "call"), [("host", "ACT", "act"), ("host", "ROPE", "rope"), ("qemu:cortex-m3", "NORM", "norm")])

@@ -18,82 +18,101 @@ from edgepos.resources import c_runtime_dir
 from edgepos.targets import build, tools
 
 ROOT = Path(__file__).resolve().parents[1]
-COMPILER, PREFIX = "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-"
-PROCESSORS = {"cortex-a53": ["neon"], "cortex-a76": ["neon", "dotprod"], "max": ["neon", "dotprod"]}
+PREFIXES = {64: "aarch64-linux-gnu-", 32: "arm-linux-gnueabihf-"}
+EMULATORS = {64: "qemu-aarch64", 32: "qemu-arm"}
+# Word size, processor, and its kernel sets; those of the one before are compared where they are the best.
+PROCESSORS = [
+    (64, "cortex-a53", ["neon"]),
+    (64, "cortex-a76", ["neon", "dotprod"]),
+    (64, "max", ["neon", "dotprod", "i8mm"]),
+    (32, "cortex-a7,neon=off", []),
+    (32, "cortex-a7", ["neon"]),
+]
 # Moves (fmov) are how compilers pass integers on.
 FLOAT = re.compile(r"f(?!mov)\w+|[su]cvtf")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    require(COMPILER, "qemu-aarch64")
-    return tmp_path_factory.mktemp("arm")
+def objects(tmp_path_factory):
+    """objects(bits): the library for any ARM of a word size, compiled once."""
+    known = {}
+
+    def compiled(bits: int):
+        if bits not in known:
+            require(PREFIXES[bits] + "gcc", EMULATORS[bits])
+            runtime = c_runtime_dir()
+            out = tmp_path_factory.mktemp(f"arm{bits}")
+            known[bits] = build.compile_objects(PREFIXES[bits] + "gcc", build.library_sources(runtime), [runtime / "include"], ["-O2"], out)
+        return known[bits]
+
+    return compiled
 
 
 @pytest.fixture(scope="module")
-def objects(folder):
-    """The library for any 64-bit ARM."""
-    runtime = c_runtime_dir()
-    return build.compile_objects(COMPILER, build.library_sources(runtime), [runtime / "include"], ["-O2"], folder)
+def link(objects, tmp_path_factory):
+    """link(bits, name, sources): a program with the library, linked once."""
+    known = {}
+
+    def linked(bits: int, name: str, sources) -> Path:
+        if (bits, name) not in known:
+            compiler, runtime, out = PREFIXES[bits] + "gcc", c_runtime_dir(), tmp_path_factory.mktemp(name)
+            includes = [runtime / part for part in ("include", "ports", "src")]
+            library = objects(bits)
+            main = build.compile_objects(compiler, sources, includes, ["-O2"], out)
+            done = tools.run([compiler, "-static", "-pthread", *main, *library, "-o", out / name], 60)
+            assert done.returncode == 0, done.stderr
+            known[bits, name] = out / name
+        return known[bits, name]
+
+    return linked
 
 
-def link(folder, objects, name: str, sources) -> str:
-    runtime = c_runtime_dir()
-    includes = [runtime / part for part in ("include", "ports", "src")]
-    (out := folder / name).mkdir()
-    main = build.compile_objects(COMPILER, sources, includes, ["-O2"], out)
-    done = tools.run([COMPILER, "-static", "-pthread", *main, *objects, "-o", out / name], 60)
-    assert done.returncode == 0, done.stderr
-    return out / name
-
-
-def run(processor: str, *command) -> str:
-    done = tools.run(["qemu-aarch64", "-cpu", processor, *command], 300)
+def run(bits: int, processor: str, *command) -> str:
+    done = tools.run([EMULATORS[bits], "-cpu", processor, *command], 300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_no_float_instruction(objects):
-    found = instructions(Target("aarch64", COMPILER, (), PREFIX), objects)
+    found = instructions(Target("aarch64", PREFIXES[64] + "gcc", (), PREFIXES[64]), objects(64))
     names = {name for name, _ in found}
-    assert {"smlal", "sdot", "srshl"} <= names
+    assert {"smlal", "sdot", "smmla", "srshl"} <= names
     assert [name for name in names if FLOAT.fullmatch(name)] == []
 
 
-@pytest.fixture(scope="module")
-def unit_test(folder, objects):
-    return link(folder, objects, "test_kernels", [ROOT / "c_runtime" / "tests" / "test_kernels.c"])
+def test_no_float_instruction_in_32_bits(objects):
+    found = instructions(Target("armv7", PREFIXES[32] + "gcc", (), PREFIXES[32]), objects(32))
+    names = {name for name, _ in found}
+    assert {"vmlal.s16", "vmlal.s32"} <= names
+    assert [name for name in names if re.search(r"\.f(16|32|64)", name)] == []
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-def test_every_kernel_gives_the_generic_bits(unit_test, processor):
-    """The Cortex-A53 has no SDOT: that the program ends well there says that nothing ran it."""
-    assert run(processor, unit_test).split() == PROCESSORS[processor]
+@pytest.mark.parametrize(("bits", "processor", "sets"), PROCESSORS)
+def test_every_kernel_gives_the_generic_bits(link, bits, processor, sets):
+    """One program for all: a processor without an instruction ends well, so nothing ran it."""
+    test = link(bits, "test_kernels", [ROOT / "c_runtime" / "tests" / "test_kernels.c"])
+    assert run(bits, processor, test, *sets[-1:]).split() == sets
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-def test_rotations_give_the_generic_bits(folder, objects, processor):
-    test = folder / "test_rotate" / "test_rotate"
-    if not test.exists():
-        link(folder, objects, "test_rotate", [ROOT / "c_runtime" / "tests" / "test_rotate.c"])
-    assert "all equal" in run(processor, test)
-
-
-@pytest.fixture(scope="module")
-def program(folder, objects):
-    runtime = c_runtime_dir()
-    return link(folder, objects, "edgepos-run", [*sorted((runtime / "cli").glob("*.c")), runtime / "ports" / "threads_pthread.c"])
+@pytest.mark.parametrize(("bits", "processor", "sets"), PROCESSORS)
+def test_rotations_give_the_generic_bits(link, bits, processor, sets):
+    test = link(bits, "test_rotate", [ROOT / "c_runtime" / "tests" / "test_rotate.c"])
+    cpu = sum({"neon": 2, "dotprod": 4, "i8mm": 16}[name] for name in sets)
+    assert run(bits, processor, test).strip() == f"test_rotate: cpu {cpu}, all equal"
 
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(grouped=False, kv_bits=8, width=290), Shape(w4=True, head_dim=64, pairs=32, width=384)], ids=str)
 @pytest.mark.parametrize("extreme", [False, True])
-def test_programs_give_the_bits_of_golden(program, tmp_path, shape, extreme):
+def test_programs_give_the_bits_of_golden(link, tmp_path, shape, extreme):
+    runtime = c_runtime_dir()
+    sources = [*sorted((runtime / "cli").glob("*.c")), runtime / "ports" / "threads_pthread.c"]
     made = random_program(np.random.default_rng(5), shape, extreme)
     ids = np.random.default_rng(1).integers(0, shape.vocab, 30)
     path = tmp_path / "model.gguf"
     path.write_bytes(image(made))
     digest = fnv1a64(GoldenSession(made).eval_int(ids).astype("<i4").tobytes())
-    command = [program, path, "--ids", ",".join(map(str, ids)), "--ids-out", "-n", "0", "--digest"]
-    for processor in PROCESSORS:
+    command = [path, "--ids", ",".join(map(str, ids)), "--ids-out", "-n", "0", "--digest"]
+    for bits, processor, _ in PROCESSORS:
+        program = link(bits, "edgepos-run", sources)
         for more in ([], ["--generic"], ["--batch", "1"], ["--threads", "2", "--batch", "7"]):
-            assert run(processor, *command, *more).split()[-1] == f"0x{digest:016x}", (processor, more)
+            assert run(bits, processor, program, *command, *more).split()[-1] == f"0x{digest:016x}", (processor, more)

@@ -28,15 +28,22 @@ static inline uint32_t ep_cpu_detect(void) {
 #include <sys/auxv.h>
 
 static inline uint32_t ep_cpu_detect(void) {
-  unsigned long has = getauxval(AT_HWCAP);
-  uint32_t neon = has >> 1 & 1, dotprod = has >> 20 & 1; /* HWCAP_ASIMD, HWCAP_ASIMDDP */
-  return neon * EP_CPU_NEON | (neon & dotprod) * EP_CPU_DOTPROD;
+  uint32_t has = (uint32_t)getauxval(AT_HWCAP), more = (uint32_t)getauxval(AT_HWCAP2);
+  uint32_t neon = has >> 1 & 1, dotprod = has >> 20 & neon, i8mm = more >> 13 & dotprod; /* HWCAP_ASIMD, _ASIMDDP, HWCAP2_I8MM */
+  return neon * EP_CPU_NEON | dotprod * EP_CPU_DOTPROD | i8mm * EP_CPU_I8MM;
 }
+
+#elif defined(__arm__) && defined(__linux__)
+#include <sys/auxv.h>
+
+static inline uint32_t ep_cpu_detect(void) { return ((uint32_t)getauxval(AT_HWCAP) >> 12 & 1) * EP_CPU_NEON; } /* HWCAP_NEON */
 
 #elif defined(__ARM_NEON)
 
 static inline uint32_t ep_cpu_detect(void) {
-#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_FEATURE_MATMUL_INT8)
+  return EP_CPU_NEON | EP_CPU_DOTPROD | EP_CPU_I8MM;
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
   return EP_CPU_NEON | EP_CPU_DOTPROD;
 #else
   return EP_CPU_NEON;

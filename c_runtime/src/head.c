@@ -18,8 +18,8 @@ void ep_head_logits(ep_session *s, int32_t n, int32_t *logits) {
 void ep_head_digest(ep_session *s, int32_t n, uint64_t *digest) {
   ep_lane *lane = &s->lanes[0];
   run(s, n);
-  ep_linear_narrow(s, last_op(s), n);
   for (int32_t t = 0; t < n; t++) {
+    ep_linear_narrow(s, last_op(s), t, t + 1);
     for (int32_t row = 0; row < s->program.vocab; row += EP_TILE) {
       int32_t end = s->program.vocab - row < EP_TILE ? s->program.vocab : row + EP_TILE;
       ep_linear_rows(s, lane, last_op(s), t, 1, row, end, lane->tile, EP_TILE);
@@ -76,7 +76,7 @@ ep_status ep_argmax(ep_session *s, int32_t *token) {
   const int32_t *op = last_op(s);
   job j = {s, ep_lanes_for(s, (int64_t)s->program.vocab * ep_linear_cols(&s->program, op))};
   run(s, 1);
-  ep_linear_narrow(s, op, 1);
+  ep_linear_narrow(s, op, 0, 1);
   ep_run_lanes(s, argmax_task, &j, j.lanes);
   const ep_lane *best = &s->lanes[0];
   for (int32_t i = 1; i < j.lanes; i++) { /* parts ascend, so a later one must be larger */

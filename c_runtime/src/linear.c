@@ -28,8 +28,7 @@ static void narrow_in_groups(const ep_session *s, const int32_t *op, int32_t fro
   }
 }
 
-/* Tokens [from, to). */
-static void narrow(const ep_session *s, const int32_t *op, int32_t from, int32_t to) {
+void ep_linear_narrow(const ep_session *s, const int32_t *op, int32_t from, int32_t to) {
   if (ep_linear_in_groups(op)) {
     narrow_in_groups(s, op, from, to);
     return;
@@ -41,9 +40,8 @@ static void narrow(const ep_session *s, const int32_t *op, int32_t from, int32_t
     memset(q + width, 0, (size_t)(cols - width) * sizeof *q);
     if (op[EP_O_P0 + 2]) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
   }
+  if (s->kernels.arrange) s->kernels.arrange(s->narrow + (size_t)from * (size_t)cols, cols, to - from);
 }
-
-void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n) { narrow(s, op, 0, n); }
 
 static void cap_logits(const ep_session *s, const int32_t *op, int32_t *y, int32_t n, uint64_t *count) {
   const int32_t *cap = ep_i32(&s->program, op[EP_O_P0 + 1]);
@@ -121,9 +119,14 @@ typedef struct job {
   int32_t tokens, rows, lanes;
 } job;
 
+/* Where part i of the tokens begins: kernels may lay out four together. */
+static int32_t some_tokens(int32_t tokens, int32_t i, int32_t lanes) {
+  return i == lanes ? tokens : (int32_t)((int64_t)(tokens / 4) * i / lanes) * 4;
+}
+
 static void narrow_task(void *arg, int32_t i) {
   const job *j = (const job *)arg;
-  narrow(j->s, j->op, (int32_t)((int64_t)j->tokens * i / j->lanes), (int32_t)((int64_t)j->tokens * (i + 1) / j->lanes));
+  ep_linear_narrow(j->s, j->op, some_tokens(j->tokens, i, j->lanes), some_tokens(j->tokens, i + 1, j->lanes));
 }
 
 static void task(void *arg, int32_t i) {
@@ -135,9 +138,9 @@ static void task(void *arg, int32_t i) {
 void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {
   int32_t rows = ep_rows(&s->program, op[EP_O_T0]), cols = ep_linear_cols(&s->program, op);
   job j = {s, op, out, n, rows, ep_lanes_for(s, (int64_t)rows * cols * n)};
-  if (n >= j.lanes)
+  if (n / 4 >= j.lanes)
     ep_run_lanes(s, narrow_task, &j, j.lanes);
   else
-    ep_linear_narrow(s, op, n);
+    ep_linear_narrow(s, op, 0, n);
   ep_run_lanes(s, task, &j, j.lanes);
 }

@@ -69,8 +69,8 @@ void ep_each_token(ep_session *s, const int32_t *op, ep_token_fn *fn, int32_t n,
 void ep_exec(ep_session *s, int32_t i, int32_t n);
 void ep_report(ep_session *s, int32_t i, int32_t n, const int32_t *data, uint64_t saturations);
 
-/* LINEAR: narrow n tokens of the input once, ... */
-void ep_linear_narrow(ep_session *s, const int32_t *op, int32_t n);
+/* LINEAR: narrow the tokens [from, to) of the input, which are multiplied together, ... */
+void ep_linear_narrow(const ep_session *s, const int32_t *op, int32_t from, int32_t to);
 /* ... then compute rows [from, to) of `tokens` narrowed tokens from token t on: out[token * stride + row - from] ... */
 void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32_t t, int32_t tokens, int32_t from, int32_t to,
                     int32_t *out, size_t stride);

@@ -81,6 +81,7 @@ static void compare_linear(linear one, linear other, size_t cols, size_t rows, s
   memset(want, 1, n * 8);
   memset(got, 2, n * 8);
   one(want, &tile);
+  if (fast.arrange) fast.arrange(x, (int32_t)cols, (int32_t)tokens);
   other(got, &tile);
   CHECK(memcmp(want, got, n * 8) == 0);
   free(x), free(w), free(g), free(sums), free(want), free(got), free(scratch);
@@ -348,9 +349,10 @@ static void test_turn(void) {
   }
 }
 
-int main(void) {
-  /* Each set that the processor has by itself, and all of them together. */
-  static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_AVX2 | EP_CPU_AVX512, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD};
+/* Names the sets that this processor has, and compares them; with an argument only that set. */
+int main(int argc, char **argv) {
+  static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_AVX2 | EP_CPU_AVX512, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD,
+                                  EP_CPU_NEON | EP_CPU_DOTPROD | EP_CPU_I8MM};
   uint32_t cpu = ep_cpu_detect();
   ep_choose_kernels(&generic, 0);
   CHECK(strcmp(generic.name, "generic") == 0);
@@ -358,6 +360,7 @@ int main(void) {
     ep_choose_kernels(&fast, sets[i] & cpu);
     if ((sets[i] & cpu) != sets[i] || strcmp(fast.name, "generic") == 0) continue;
     printf("%s\n", fast.name);
+    if (argc > 1 && strcmp(argv[1], fast.name) != 0) continue;
     test_linear();
     test_attention();
     test_scores();

@@ -52,15 +52,7 @@ _ALL = (
     _linux("qemu:cortex-a53", "cortex-a53", "aarch64", "qemu-aarch64", "-cpu", "cortex-a53"),
     _linux("qemu:cortex-a76", "cortex-a76", "aarch64", "qemu-aarch64", "-cpu", "cortex-a76"),
     _linux("qemu:max", "every aarch64 extension", "aarch64", "qemu-aarch64", "-cpu", "max"),
-    LinuxBoard(
-        "qemu:armv7",
-        "cortex-a7",
-        "arm-linux-gnueabihf-gcc",
-        ("-mcpu=cortex-a7",),
-        library_flags=("-mgeneral-regs-only",),
-        link_flags=("-static",),
-        emulator=("qemu-arm", "-cpu", "cortex-a7"),
-    ),
+    _linux("qemu:armv7", "cortex-a7", "armv7", "qemu-arm", "-cpu", "cortex-a7"),
     _linux("qemu:riscv64", "rv64", "riscv64", "qemu-riscv64"),
     WasmBoard("wasm", "WebAssembly", ZIG, TARGETS["wasm"].flags(ZIG), target=TARGETS["wasm"]),
     # There is no board with a Cortex-M0+ in qemu; a Cortex-M3 runs all of its instructions.

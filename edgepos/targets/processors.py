@@ -55,7 +55,7 @@ _ALL = (
     _arm_linux("rpi4", "Raspberry Pi 4, 64-bit system (Cortex-A72: NEON)"),
     _arm_linux("rpi5", "Raspberry Pi 5, 64-bit system (Cortex-A76: dot products)"),
     _arm_linux("aarch64", "any 64-bit ARM Linux"),
-    Target("armv7", "32-bit ARM Linux with hardware floats", LINUX, "arm-linux-musleabihf", gcc="arm-linux-gnueabihf-gcc"),
+    Target("armv7", "32-bit ARM Linux with hardware floats", LINUX, "arm-linux-musleabihf", "generic+v7a", "arm-linux-gnueabihf-gcc", ("-march=armv7-a+fp",)),
     Target("riscv64", "64-bit RISC-V Linux", LINUX, "riscv64-linux-musl", gcc="riscv64-linux-gnu-gcc"),
     Target("x86_64", "any 64-bit PC with Linux", LINUX, "x86_64-linux-musl", gcc="x86_64-linux-gnu-gcc"),
     Target("android-arm64", "Android on 64-bit ARM: a static program for adb shell", LINUX, "aarch64-linux-musl", gcc="aarch64-linux-gnu-gcc"),

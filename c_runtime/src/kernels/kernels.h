@@ -6,6 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whether neon*.c and rotate_neon.c have functions, and of which word size. On 32-bit ARM a compiler must be able to compile some functions
+ * for NEON where the rest is not; that of -mgeneral-regs-only is not seen there. */
+#if defined(__GNUC__) && !defined(EDGEPOS_GENERIC_ONLY)
+#if defined(__aarch64__) && defined(__ARM_NEON)
+#define EP_HAS_NEON 64
+#elif defined(__arm__) && __ARM_ARCH >= 7 && __ARM_ARCH_PROFILE == 'A' && defined(__ARM_PCS_VFP) && \
+    (defined(__ARM_NEON) || !defined(__clang__) || __clang_major__ >= 22)
+#define EP_HAS_NEON 32
+#endif
+#endif
+
 /* Rows of weights against tokens: acc[t * rows + r] = sum of w[r][c] * x[t][c] (times the group scale g[r][c/32]).
  * cols is a multiple of 32; rows of w, g and x lie cols, cols/32 and cols elements apart; x is aligned to 64 bytes and
  * |x| <= 32639. w may hold any int8 and g any int16.
@@ -40,6 +51,8 @@ typedef struct ep_kernels {
   const char *name;
   size_t scratch; /* a multiple of 64 */
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
+  /* Where not NULL: lays out the x of a LINEAR, [tokens][cols], for its kernels, in place. Their tiles begin EP_TILE_TOKENS tokens apart. */
+  void (*arrange)(int16_t *x, int32_t cols, int32_t tokens);
   void (*linear_w8)(int64_t *acc, const ep_tile *tile);
   void (*linear_w8g32)(int64_t *acc, const ep_tile *tile);
   void (*linear_w4g32)(int64_t *acc, const ep_tile *tile);

@@ -8,6 +8,7 @@
 #define EP_ROTATE_H
 
 #include "edgepos.h"
+#include "kernels.h"
 
 enum {
   EP_ROTATE_BLOCK = 64,   /* pairs whose cos and sin are made ready for all heads at a time */
@@ -20,7 +21,7 @@ int32_t ep_avx2_rotate_s16(int16_t *x, const int16_t *c, const int16_t *s, const
 int32_t ep_avx2_rotate_s8(int8_t *x, const int16_t *c, const int16_t *s, const ep_rotation *how);
 #define EP_ROTATE_S16(x, c, s, how) ((how)->cpu & EP_CPU_AVX2 ? ep_avx2_rotate_s16(x, c, s, how) : 0)
 #define EP_ROTATE_S8(x, c, s, how) ((how)->cpu & EP_CPU_AVX2 ? ep_avx2_rotate_s8(x, c, s, how) : 0)
-#elif defined(__GNUC__) && !defined(EDGEPOS_GENERIC_ONLY) && defined(__aarch64__) && defined(__ARM_NEON)
+#elif defined(EP_HAS_NEON)
 #define EP_ROTATE_VECTORS
 int32_t ep_neon_rotate_s16(int16_t *x, const int16_t *c, const int16_t *s, const ep_rotation *how);
 int32_t ep_neon_rotate_s8(int8_t *x, const int16_t *c, const int16_t *s, const ep_rotation *how);

@@ -1,12 +1,9 @@
-/* Rotation with Advanced SIMD on aarch64. The amplitude of 1/32767 needs no product, see rotate_avx2.c: its last step is a narrowing
+/* Rotation with Advanced SIMD. The amplitude of 1/32767 needs no product, see rotate_avx2.c: its last step is a narrowing
  * shift that rounds and saturates. */
 #include "rotate.h"
+#include "neon.h"
 
-#if defined(EP_ROTATE_VECTORS) && defined(__aarch64__)
-#include <arm_neon.h>
-
-#define INLINE static inline __attribute__((always_inline))
-
+#ifdef EP_HAS_NEON
 enum { STEP = 8 }; /* pairs of a turn of the loops */
 
 INLINE int16x4_t scaled(int32x4_t sum, const ep_rotation *how, int q15) {
@@ -73,7 +70,7 @@ INLINE void head8(int8_t *x, const int16_t *c, const int16_t *s, int32_t n, cons
 }
 
 #define ROTATE(name, type, head)                                                      \
-  int32_t name(type *x, const int16_t *c, const int16_t *s, const ep_rotation *how) { \
+  NEON int32_t name(type *x, const int16_t *c, const int16_t *s, const ep_rotation *how) { \
     int half = how->layout == EP_ROPE_HALF, q15 = ep_rotate_is_q15(how);              \
     int32_t n = how->pairs & -STEP;                                                   \
     if (!n || how->amp_shift < 32 || !fits(c, s, n)) return 0;                        \
