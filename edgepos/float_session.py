@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from edgepos.embedding import Embeds, check_output
+from edgepos.embedding import Embeds, check_input, check_output
 from edgepos.errors import ContextError, FormatError, temporary_files_error
 from edgepos.export import CanonicalModel, load
 from edgepos.generation import Generates
@@ -22,6 +22,7 @@ from edgepos.program import MAX_POSITION
 from edgepos.session_rules import (
     OneAtATime,
     checked_ids,
+    checked_image,
     checked_logits,
     checked_positions,
     checked_rewind,
@@ -60,9 +61,10 @@ class FloatSession(Generates, Embeds):
         shapes = {i.name: i.shape for i in self._session.get_inputs()}
         outputs = {o.name: o.shape for o in self._session.get_outputs()}
         self._output = "embedding" if "embedding" in outputs else "logits"
-        if not {"input_ids", "position_ids"} <= set(shapes) or self._output not in outputs:
+        self.image: tuple[int, int, int] | None = tuple(shapes["pixels"][1:]) if "pixels" in shapes else None
+        if not (self.image or {"input_ids", "position_ids"} <= set(shapes)) or self._output not in outputs:
             raise FormatError(
-                f"graph '{model.graph.name}' is not canonical; inputs input_ids and position_ids and the output "
+                f"graph '{model.graph.name}' is not canonical; inputs input_ids and position_ids, or pixels, and the output "
                 "logits or embedding are needed; make it with edgepos.export.load"
             )
         self._cache_names = [n for n in shapes if re.fullmatch(r"past_(key|value)\.\d+", n)]
@@ -163,6 +165,7 @@ class FloatSession(Generates, Embeds):
     def embed(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> np.ndarray:
         """The embedding of a text, float32 [d]: see ``Embeds.embed``."""
         check_output(self, embedding=True)
+        check_input(self, image=False)
         with self._alone():
             tokens = checked_ids(ids, self.vocab, 0, self.context)
             places = checked_positions(positions, len(tokens), -1, self.max_position)
@@ -172,11 +175,23 @@ class FloatSession(Generates, Embeds):
         """Like embed, rounded to int32 with 16 fractional bits."""
         return _fixed(self.embed(ids, positions))
 
+    def embed_image(self, pixels) -> np.ndarray:
+        """The row of an image, float32 [d]: see ``Embeds.embed_image``."""
+        check_input(self, image=True)
+        with self._alone():
+            return self._session.run(["embedding"], {"pixels": checked_image(pixels, self.image)[None]})[0][0]
+
+    def embed_image_int(self, pixels) -> np.ndarray:
+        """Like embed_image, rounded to int32 with 16 fractional bits."""
+        return _fixed(self.embed_image(pixels))
+
     def values(self, ids: Sequence[int], names: Sequence[str], weights: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """The named outputs of the graph for ``ids`` [n] from an empty cache; the session's own cache stays as it is.
 
         ``weights`` replaces initializers that are inputs of the graph too, for this call.
         """
+        if self.image is not None:
+            return dict(zip(names, self._session.run(list(names), {"pixels": checked_image(ids, self.image)[None], **(weights or {})})))
         tokens = checked_ids(ids, self.vocab, 0, self.context)
         places = np.arange(len(tokens), dtype=np.int64)
         feed = {"input_ids": tokens[None], "position_ids": places[None], **self._empty, **(weights or {})}

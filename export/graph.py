@@ -116,13 +116,14 @@ class GraphBuilder:
             "RMSNormalization", [x, self._weight(gamma)], name, tuple(x.shape), axis=-1, epsilon=epsilon
         )
 
-    def layer_norm(self, x: ir.Value, name: str, gamma: Weight, beta: Weight | None, epsilon: float) -> ir.Value:
+    def layer_norm(self, x: ir.Value, name: str, gamma: Weight, beta: Weight | None, epsilon: float, *, output: str | None = None) -> ir.Value:
         """Layer norm over the last axis; ``gamma`` and, where there is one, ``beta`` are [d]."""
         return self._op(
             "LayerNormalization",
             [x, self._weight(gamma), *([] if beta is None else [self._weight(beta)])],
             name,
             tuple(x.shape),
+            output=output,
             axis=-1,
             epsilon=epsilon,
         )

@@ -31,6 +31,8 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
     tensors, weight_files = open_tensors(folder)
     name = readable(folder.resolve().name)
     read = [folder / "config.json", *weight_files]
+    if hasattr(family, "build_image"):
+        return _image_model(folder, context, name, *family.build_image(config, tensors, name, folder), read)
     if hasattr(family, "build_encoder"):
         model, more = family.build_encoder(config, tensors, context, name, folder)
         read += more
@@ -82,6 +84,16 @@ def load_hf_folder(folder: Path, *, context: int | None = None) -> CanonicalMode
         tokenizer_problem=problem,
         chat=chat,
     )
+
+
+def _image_model(folder: Path, context: int | None, name: str, model, more: tuple[Path, ...], read: list[Path]) -> CanonicalModel:
+    """A model that reads images, which has neither tokens nor a tokenizer."""
+    tokens = int(model.metadata_props["edgepos.context"])
+    if context not in (None, tokens):
+        raise UnsupportedError(f"config.json: context {context} is not possible; an image is {tokens} tokens")
+    hashes = sha256_of([*read, *more], folder)
+    problem = "the model reads images"
+    return CanonicalModel(model, None, name, tokens, 1, hashes, read_license(folder), (), None, tokenizer_problem=problem)
 
 
 def find_family(config: Config):

@@ -1,4 +1,4 @@
-"""CLIP's text model: float embeddings beside transformers', integers the same in all engines, from a folder and from a module."""
+"""CLIP's two models and ViT: float rows beside transformers', integers the same in all engines, from a folder and from a module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from tower_models import END, MODELS, make  # skips where PyTorch is missing
+from tower_models import END, MODELS, PREPROCESSING, make, save_image_model  # skips where PyTorch is missing
 
 import torch
 
@@ -14,7 +14,8 @@ import edgepos
 from edgepos.errors import FormatError, UnsupportedError
 from edgepos.export import load
 
-TEXTS = [key for key in MODELS if key.startswith("clip")]
+IMAGES = [key for key in MODELS if "vi" in key]
+TEXTS = [key for key in MODELS if key not in IMAGES]
 
 
 def text(n: int, end: int | None = None) -> list[int]:
@@ -102,5 +103,111 @@ def test_configs_that_do_not_fit_are_refused(case, tmp_path):
     make("clip").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(error, match=words):
+        load(tmp_path)
+
+
+# ---- images
+
+
+def pictures(shape) -> list[np.ndarray]:
+    """uint8 images: noise, black, white, a slope."""
+    slope = np.broadcast_to(np.linspace(0, 255, shape[1])[None, :, None], shape)
+    return [np.random.default_rng(3).integers(0, 256, shape).astype(np.uint8), np.zeros(shape, np.uint8), np.full(shape, 255, np.uint8), slope.astype(np.uint8)]
+
+
+def image_row(model, pixels, settings=PREPROCESSING) -> np.ndarray:
+    """What PyTorch makes of an image by the processor's settings."""
+    channels = pixels.shape[2]
+    x = (pixels * settings["rescale_factor"] - settings["image_mean"][:channels]) / settings["image_std"][:channels]
+    with torch.no_grad():
+        out = model(pixel_values=torch.tensor(x.transpose(2, 0, 1)[None], dtype=torch.float32))
+    if "logits" in out:
+        return out.logits[0].double().numpy()
+    row = out.image_embeds if "image_embeds" in out else out.pooler_output if "CLIP" in type(model).__name__ else out.last_hidden_state[:, 0]
+    return row[0].double().numpy()
+
+
+@pytest.mark.parametrize("key", IMAGES)
+def test_image_models_are_read(key, tmp_path):
+    model = make(key)
+    save_image_model(model, tmp_path / "model")
+    bundle = edgepos.export_bundle(tmp_path / "model", tmp_path / "m.edgepos", weights="w8" if key == "vit" else None, kv="kv8" if key == "vit" else "kv16")
+    plain, floats = edgepos.reference(tmp_path / "model"), edgepos.reference(tmp_path / "model", weights_of=bundle)
+    golden, c, threads, onnx = bundle.session(engine="golden"), bundle.session(), bundle.session(threads=3), bundle.session(engine="onnx")
+    assert golden.image == c.image == onnx.image == plain.image
+    for pixels in pictures(c.image):
+        want = image_row(model, pixels)
+        np.testing.assert_allclose(plain.embed_image(pixels), want, rtol=0, atol=2e-5)
+        row = golden.embed_image_int(pixels)
+        np.testing.assert_array_equal(c.embed_image_int(pixels), row)
+        np.testing.assert_array_equal(threads.embed_image_int(pixels), row)
+        np.testing.assert_allclose(onnx.embed_image(pixels), floats.embed_image(pixels), rtol=0, atol=1e-4)
+        assert cosine(c.embed_image(pixels), floats.embed_image(pixels)) > (1 - 1e-3 if key == "vit" else 1 - 1e-6)
+        assert cosine(c.embed_image(pixels), want) > 0.998
+    assert golden.saturations == c.saturations == 0
+    assert bundle.selftest() == f"{bundle.program.header.digest:016x}"
+    kinds = {"vit_classes": ("classes", 7), "clip_vision_projected": ("embedding", 33)}
+    assert (bundle.manifest["output"]["kind"], bundle.manifest["output"]["width"]) == kinds.get(key, ("embedding", 48))
+    assert bundle.image.info.classes == (key == "vit_classes") and bundle.manifest["calibration"]["images"] == 6
+
+
+def test_the_same_source_and_images_give_the_same_bundle(tmp_path):
+    """With images of the caller's, none of which gets into the bundle."""
+    save_image_model(make("vit"), tmp_path / "model")
+    own = np.random.default_rng(9).integers(0, 256, (3, 24, 32, 3)).astype(np.uint8)
+    np.save(tmp_path / "three.npy", own)
+    (tmp_path / "one.ppm").write_bytes(b"P6\n# made here\n32 24\n255\n" + own[0].tobytes())
+    first = edgepos.export_bundle(tmp_path / "model", tmp_path / "a.edgepos", calibration=own)
+    second = edgepos.export_bundle(tmp_path / "model", tmp_path / "b.edgepos", calibration=tmp_path / "three.npy")
+    third = edgepos.export_bundle(tmp_path / "model", tmp_path / "c.edgepos", calibration=[str(tmp_path / "one.ppm"), own[1], tmp_path / "three.npy"])
+    data = first.model_path.read_bytes()
+    assert data == second.model_path.read_bytes() and all(image.tobytes()[:64] not in data for image in own)
+    assert first.manifest["calibration"] == second.manifest["calibration"] and third.manifest["calibration"]["images"] == 5
+    for wrong in (own[:, :8], [], ["a text", 3], 7, tmp_path / "absent.npy", tmp_path / "model" / "config.json"):
+        with pytest.raises(edgepos.EdgePosError, match="calibration|image"):
+            edgepos.export_bundle(tmp_path / "model", tmp_path / "d.edgepos", calibration=wrong)
+    with pytest.raises(UnsupportedError, match="an image is 13 tokens"):
+        edgepos.export_bundle(tmp_path / "model", tmp_path / "d.edgepos", context=12)
+    assert not (tmp_path / "d.edgepos").exists()
+
+
+@pytest.mark.parametrize("settings", [dict(do_normalize=False), dict(do_rescale=False), dict(rescale_factor=1 / 127.5)], ids=["no mean", "bytes", "another scale"])
+def test_preprocessing_is_folded_into_weights(settings, tmp_path):
+    model = make("vit")
+    save_image_model(model, tmp_path, **settings)
+    of = PREPROCESSING | settings
+    exact = dict(
+        rescale_factor=of["rescale_factor"] if of["do_rescale"] else 1.0,
+        image_mean=of["image_mean"] if of["do_normalize"] else [0.0] * 3,
+        image_std=of["image_std"] if of["do_normalize"] else [1.0] * 3,
+    )
+    floats = edgepos.reference(tmp_path)
+    for pixels in pictures(floats.image):
+        np.testing.assert_allclose(floats.embed_image(pixels), image_row(model, pixels, exact), rtol=0, atol=1e-3)
+
+
+WRONG_IMAGES = {
+    "no processor": (None, dict(), FormatError, "preprocessor_config.json is missing"),
+    "mean": ("preprocessor_config.json", dict(image_mean=[0.5]), FormatError, r"image_mean is \[0.5\]; a list of 3 numbers"),
+    "deviation": ("preprocessor_config.json", dict(image_std=[0.5, 0, 0.5]), FormatError, "image_std is .*; numbers above 0"),
+    "scale": ("preprocessor_config.json", dict(rescale_factor=-1), FormatError, "rescale_factor is -1.0; a number above 0"),
+    "patch": ("config.json", dict(patch_size=7), UnsupportedError, "image: 24 × 32 pixels in patches of 7; supported: whole patches"),
+    "size": ("config.json", dict(image_size=[24, 32, 3]), FormatError, "image_size is .*; a number, or .height, width"),
+    "huge": ("config.json", dict(image_size=2**20), UnsupportedError, "image: height is 1048576; supported: 1 to 16384"),
+    "channels": ("config.json", dict(num_channels=5), UnsupportedError, "image: channels is 5|image_mean"),
+    "other size": ("config.json", dict(image_size=[24, 24]), FormatError, "position_embeddings"),
+    "heads": ("config.json", dict(num_attention_heads=5), FormatError, "hidden_size 48 is not a multiple"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_IMAGES)
+def test_image_models_that_do_not_fit_are_refused(case, tmp_path):
+    name, changes, error, words = WRONG_IMAGES[case]
+    save_image_model(make("vit"), tmp_path)
+    if name is None:
+        (tmp_path / "preprocessor_config.json").unlink()
+    else:
+        (tmp_path / name).write_text(json.dumps(json.loads((tmp_path / name).read_text()) | changes))
     with pytest.raises(error, match=words):
         load(tmp_path)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from ..export.mapped_file import release_pages
 from ..export.block_rows import GridRows
 from ..program import (
-    A16, A8G32, BIDIRECTIONAL, CAUSAL, EMBEDDING, HALF, INTERLEAVED, KV, LOGITS, NONE, PARAMETERS, POOLS, POSITIONS, UNIT_F, Header, Op, Operation, Program, Value,
+    A16, A8G32, BIDIRECTIONAL, CAUSAL, CLASSES, EMBEDDING, HALF, INTERLEAVED, KV, LOGITS, NONE, PARAMETERS, POOLS, POSITIONS, UNIT_F, Header, Op, Operation, Program, Value,
 )  # fmt: skip
 from . import activations, constants
 from .options import Options
 from .plan import head_start
 from .source_grid import from_source, quantize_w4
-from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Pool, Rotate, Step, Unit
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Patches, Place, Pool, Rotate, Step, Unit
 from .weights import QuantizedMatrix, mantissa_shift_rows, quantize, row_scales
 
 NAME_BYTES = 63  # a GGUF name is at most 64 bytes with its terminator in other readers
@@ -50,7 +50,7 @@ class Assembly:
         self.source, self.options, self.grids = source, options, grids or {}
         self._embedded = {step.weight for step in source.steps if isinstance(step, Embed)}
         self.program = Program(
-            header=Header(source.vocab, options.context, options.kv_bits, 0, 0, 0, NONE, output=EMBEDDING if source.pool else LOGITS),
+            header=Header(source.vocab, options.context, options.kv_bits, 0, 0, 0, NONE, output=CLASSES if source.labels else EMBEDDING if source.pool else LOGITS),
             values=[], kv=[], ops=[], names=["edgepos.program"], arrays=[None],
         )  # fmt: skip
         self.pieces: list[Piece] = []
@@ -130,6 +130,9 @@ class Assembly:
         numbers = [self.number[name] for name in names]
         return numbers[0], numbers[1] if len(numbers) > 1 else NONE
 
+    def _patches(self, step: Patches) -> None:
+        self._append(step, Operation(Op.PATCHES, self._define(step), params=asdict(step.picture), name=step.name))
+
     def _embed(self, step: Embed) -> None:
         w, g, row = self._matrix(step.weight)[0]
         if step.scale != 1:
@@ -172,7 +175,7 @@ class Assembly:
             return A16
         made = next(piece.step for piece in reversed(self.pieces) if piece.step.out == step.x)
         last = step is self.source.steps[-1] or any(isinstance(piece.step, Pool) for piece in self.pieces)
-        return A16 if last or isinstance(made, (Act, Mul)) else A8G32
+        return A16 if last or isinstance(made, (Act, Mul, Patches)) else A8G32
 
     def _add(self, step: Add) -> None:
         self._append(step, Operation(Op.ADD, self._define(step), self._ins(step.a, step.b), name=step.name))
@@ -261,6 +264,7 @@ class Assembly:
 
 
 _BUILDERS = {
+    Patches: Assembly._patches,
     Embed: Assembly._embed,
     Place: Assembly._place,
     Norm: Assembly._norm,

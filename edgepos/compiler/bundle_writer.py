@@ -109,7 +109,7 @@ def _facts(canonical: CanonicalModel, compiled: Compiled) -> gguf_file.Facts:
         "edgepos.kv": o.kv,
         "edgepos.family": compiled.source.family,
         "edgepos.positions": compiled.source.positions().encoding,
-        "edgepos.output": "embedding" if compiled.source.pool else "logits",
+        "edgepos.output": manifest.output(compiled)["kind"],
     }
     if compiled.chat is not None:
         texts["tokenizer.chat_template"] = canonical.chat.source

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import fixedpoint as fx
 from ..errors import UnsupportedError
-from ..golden import Batch, Machine
+from ..golden import Batch, Machine, image_batch
 from ..program import GROUP, NONE, UNIT_F, Op
 from .assemble import Assembly, Piece
 from .steps import Unit
@@ -27,12 +27,13 @@ STEP = 8
 ROWS = 4096
 
 
-def calibrate(assembly: Assembly, ids: list[int], progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
-    """Choose F of every value by running `ids`; returns the choices, value name → F, in program order.
+def calibrate(assembly: Assembly, sample: list[int] | np.ndarray, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
+    """Choose F of every value by running `sample`, token ids or images uint8 [n, height, width, channels]; returns the choices, value
+    name → F, in program order.
 
     Raises UnsupportedError naming the node when a value is too large for int32 at any F.
     """
-    run = _Run(assembly, ids)
+    run = _Run(assembly, sample)
     choices = {}
     for index, piece in enumerate(assembly.pieces):
         run.settle(piece)
@@ -76,14 +77,23 @@ def largest_f(magnitude: float, cap: int = F_CAP) -> int:
     return min(cap, 31 - HEADROOM - int(exponent) + int(fraction == 0.5))
 
 
-class _Run:
-    """The calibration tokens on their way through the operators."""
+class _Call:
+    """A text or an image on its way through the operators."""
 
-    def __init__(self, assembly: Assembly, ids: list[int]):
-        self.assembly = assembly
-        self.machine = Machine(assembly.program, len(ids))
-        self.batch = Batch(np.array(ids, np.int64), np.arange(len(ids)), 0)
+    def __init__(self, assembly: Assembly, batch: Batch):
+        self.machine, self.batch = Machine(assembly.program, len(batch.ids)), batch
         self.values: dict[int, np.ndarray] = {}
+
+
+class _Run:
+    """The calibration tokens or images on their way through the operators; an output is a list of one array for each call."""
+
+    def __init__(self, assembly: Assembly, sample: list[int] | np.ndarray):
+        self.assembly = assembly
+        batches = [Batch(np.array(sample, np.int64), np.arange(len(sample)), 0)]
+        if assembly.source.picture is not None:
+            batches = [image_batch(pixels, assembly.source.picture.tokens) for pixels in sample]
+        self.calls = [_Call(assembly, batch) for batch in batches]
         self.last_use: dict[int, int] = {}
         for index, op in enumerate(assembly.program.ops):
             for value in op.ins:
@@ -97,15 +107,21 @@ class _Run:
             self._execute(piece)
         else:
             fixed = _fixed_f(self.assembly, piece)
-            self.values[op.out] = self._search(piece) if fixed is None else self._execute(piece, fixed)
+            outputs = self._search(piece) if fixed is None else self._execute(piece, fixed)
+            for call, y in zip(self.calls, outputs):
+                call.values[op.out] = y
         for value in op.ins:
             if self.last_use[value] == self.at and value != NONE:
-                del self.values[value]
+                self._forget(value)
         if op.out != NONE and op.out not in self.last_use:
-            del self.values[op.out]
+            self._forget(op.out)
         self.at += 1
 
-    def _search(self, piece: Piece) -> np.ndarray:
+    def _forget(self, value: int) -> None:
+        for call in self.calls:
+            del call.values[value]
+
+    def _search(self, piece: Piece) -> list[np.ndarray]:
         """Run with provisional F's until the magnitude is known, then with the F it asks for; returns the output."""
         # β and bias need room of their own. The cap is where most values end, so it is tried first.
         cap = F_CAP if piece.added is None else largest_f(float(np.abs(piece.added).max()))
@@ -139,18 +155,18 @@ class _Run:
             final -= self._magnitude(piece, y) > 1 << (31 - HEADROOM) and f > F_MIN
         return y
 
-    def _execute(self, piece: Piece, f: int | None = None) -> np.ndarray | None:
+    def _execute(self, piece: Piece, f: int | None = None) -> list[np.ndarray | None]:
         if f is not None:
             self.assembly.program.values[piece.op.out].f = f
         self.assembly.fit(piece)
         _check_sum(piece)
-        return self.machine.run(piece.op, self.values, self.batch)
+        return [call.machine.run(piece.op, call.values, call.batch) for call in self.calls]
 
-    def _magnitude(self, piece: Piece, y: np.ndarray) -> int:
+    def _magnitude(self, piece: Piece, outputs: list[np.ndarray]) -> int:
         """Largest |raw| of an output; of an embedding, over the whole vocabulary."""
         if piece.op.code == Op.EMBED:
             return _largest_embedding(self.assembly, piece)
-        return max(int(y.max()), -int(y.min()))
+        return max(max(int(y.max()), -int(y.min())) for y in outputs)
 
 
 def _largest_embedding(assembly: Assembly, piece: Piece) -> int:
@@ -166,10 +182,12 @@ def _largest_embedding(assembly: Assembly, piece: Piece) -> int:
 
 
 def _fixed_f(assembly: Assembly, piece: Piece) -> int | None:
-    """F that an output must have: POOL, and a rotation of part of a head, which copies the rest, keep it; a row of norm 1 has the largest."""
+    """F that an output must have: PATCHES has bytes; POOL, and a rotation of part of a head, which copies the rest, keep it; a row of norm 1 has the largest."""
     step = piece.step
     if isinstance(step, Unit):
         return UNIT_F
+    if piece.op.code == Op.PATCHES:
+        return 0
     if piece.op.code == Op.POOL:
         return assembly.f_of(step.x)
     if piece.op.code == Op.ROPE and step.spec.rotary_dim < step.spec.head_dim:

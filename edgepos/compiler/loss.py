@@ -13,9 +13,9 @@ TOKENS = 128
 FLOAT_BYTES = 2**30  # a float model above this is not run only to word a warning
 
 
-def four_bit_warning(canonical: CanonicalModel, program: Program, ids: list[int]) -> str:
-    """One line: the loss of w4g32 on the first calibration tokens `ids` against the float graph in ONNX Runtime."""
-    return f"weights w4g32 of a float source: {_loss(canonical, program, ids[:TOKENS])}; use w8g32 where that is too much"
+def four_bit_warning(canonical: CanonicalModel, program: Program, sample: list[int] | np.ndarray) -> str:
+    """One line: the loss of w4g32 on the first calibration tokens or images of `sample` against the float graph in ONNX Runtime."""
+    return f"weights w4g32 of a float source: {_loss(canonical, program, sample[:TOKENS])}; use w8g32 where that is too much"
 
 
 def _loss(canonical: CanonicalModel, program: Program, ids: list[int]) -> str:
@@ -24,6 +24,10 @@ def _loss(canonical: CanonicalModel, program: Program, ids: list[int]) -> str:
         return f"plain 4-bit rounding costs accuracy, not measured here because the float model has {size / 1e9:.1f} GB (`edgepos report` measures it)"
     from ..float_session import FloatSession
 
+    if program.image is not None:
+        floats, integers = FloatSession(canonical.model), GoldenSession(program)
+        a, b = (np.float64(session.embed_image(ids[0])) for session in (floats, integers))
+        return f"cosine {a @ b / np.sqrt((a @ a) * (b @ b)):.4f} to the float row, on one calibration image"
     floats, integers = FloatSession(canonical.model), GoldenSession(program, len(ids))
     if program.embedding:
         a, b = np.float64(floats.embed(ids)), np.float64(integers.embed(ids))

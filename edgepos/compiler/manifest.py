@@ -13,6 +13,7 @@ from ..export import CanonicalModel
 from ..file_hash import sha256_of
 from ..fixedpoint import ARITH
 from ..program import FORMAT, NONE, Op, Program
+from .pictures import images_sha256
 from .pipeline import Compiled
 from .steps import Unit
 
@@ -34,14 +35,24 @@ def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files:
         "source": {"sha256": canonical.source_sha256},
         "license": canonical.license,
         "options": compiled.options.to_json(),
-        "calibration": {"tokens": len(compiled.calibration), "sha256": ids_sha256(compiled.calibration)},
+        "calibration": _calibration(compiled),
         "choices": compiled.choices,
-        "selftest": {"tokens": compiled.selftest, "digest": f"{header.digest:016x}"},
+        "selftest": {**_selftest(compiled), "digest": f"{header.digest:016x}"},
         "chat": _chat(compiled),
         "memory": memory,
         "operators": [op.name for op in compiled.program.ops],
         "files": files,
     }
+
+
+def _calibration(compiled: Compiled) -> dict[str, Any]:
+    if compiled.source.picture is not None:
+        return {"images": len(compiled.calibration), "sha256": images_sha256(compiled.calibration)}
+    return {"tokens": len(compiled.calibration), "sha256": ids_sha256(compiled.calibration)}
+
+
+def _selftest(compiled: Compiled) -> dict[str, Any]:
+    return {"tokens": compiled.selftest} if compiled.source.picture is None else {"image": list(compiled.selftest.shape)}
 
 
 def _chat(compiled: Compiled) -> dict[str, Any]:
@@ -52,10 +63,12 @@ def _chat(compiled: Compiled) -> dict[str, Any]:
 
 
 def output(compiled: Compiled) -> dict[str, Any]:
-    """What the program gives: logits, or an embedding and how it is made."""
+    """What the program gives: logits, or an embedding or logits of classes and how they are made."""
     pool = compiled.source.pool
     if pool is None:
         return {"kind": "logits"}
+    if compiled.source.labels is not None:
+        return {"kind": "classes", "width": compiled.program.embedding, "pooling": pool.kind, "labels": list(compiled.source.labels)}
     return {"kind": "embedding", "width": compiled.program.embedding, "pooling": pool.kind, "normalized": isinstance(compiled.source.steps[-1], Unit)}
 
 
@@ -91,7 +104,9 @@ def kv_bytes_per_token(program: Program) -> int:
 
 
 def contexts(program: Program) -> list[int]:
-    """The contexts whose arena a bundle states: the usual ones that fit, and its own."""
+    """The contexts whose arena a bundle states: the usual ones that fit, and its own; an image has one."""
+    if program.image is not None:
+        return [program.header.context]
     return sorted({c for c in (*CONTEXTS, program.header.context) if c <= program.header.context})
 
 

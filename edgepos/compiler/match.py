@@ -11,17 +11,19 @@ from ..errors import UnsupportedError
 from .activations import QUICK
 from .match_attention import caches_of, heads_of, mask_of
 from .match_embedding import EMBEDDING, POOL_OPS, attributes_of_unit, pooling_of
+from .match_image import IMAGE, PIXELS, labels_of, picture_of, rows_of_image
 from .match_positions import WINDOW, rope_of
 from .match_tables import is_part, rows_of
 from .nodes import MAX_WIDTH, attributes, const_shape, describe, float_initializer, input_count, refuse, reshape_dims, scalar, value_name
-from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Place, Pool, Rotate, Step, Unit
+from ..positions import Learned
+from .steps import Act, Add, Attend, Embed, FloatProgram, Linear, Mul, Norm, Patches, Place, Pool, Rotate, Step, Unit
 
 OPSET = 23
 SUPPORTED = (
     "Add, Attention, Div, Gather, Gelu, LayerNormalization, LpNormalization, MatMul, Mul, RMSNormalization, ReduceMax, ReduceMean, Relu, Reshape, "
-    "RotaryEmbedding, Sigmoid, Tanh in the forms export/graph.py and export/encoder_graph.py write"
+    "RotaryEmbedding, Sigmoid, Tanh in the forms export/graph.py, export/encoder_graph.py and export/image_graph.py write"
 )
-INPUT_NAME = re.compile(r"input_ids|position_ids|key_position_ids|past_(key|value)\.\d+")
+INPUT_NAME = re.compile(r"pixels|input_ids|position_ids|key_position_ids|past_(key|value)\.\d+")
 PART_OPS = ("ArgMax", "Cast", "Equal", "Squeeze", "Sub", "Unsqueeze")  # of a mask, or of the token that a pooling takes
 
 
@@ -49,6 +51,7 @@ class _Matcher:
         self.caches: list[ir.Value] = []
         self.both: bool | None = None  # of every Attention: whether tokens see those behind them
         self.pooled = False
+        self.picture = None
 
     def run(self) -> FloatProgram:
         self._check_frame()
@@ -57,7 +60,9 @@ class _Matcher:
                 continue
             if node.domain not in ("", "ai.onnx"):
                 raise refuse(node, f"operator of domain '{node.domain}'", "the standard ONNX operators")
-            if node.op_type in PART_OPS or any(key in node.metadata_props for key in ("edgepos.alibi", WINDOW)) or is_part(node, self.inputs):
+            if IMAGE in node.metadata_props:
+                self._patches(node)
+            elif node.op_type in PART_OPS or any(key in node.metadata_props for key in ("edgepos.alibi", WINDOW)) or is_part(node, self.inputs):
                 self.waiting[node] = None
             elif node.op_type not in _OPERATORS:
                 raise refuse(node, "operator not known here", SUPPORTED)
@@ -75,11 +80,11 @@ class _Matcher:
         for value in self.graph.inputs:
             if not INPUT_NAME.fullmatch(value.name or ""):
                 raise UnsupportedError(
-                    f"graph input '{value.name}' is not known; allowed: input_ids, position_ids, key_position_ids, past_key.N, past_value.N"
+                    f"graph input '{value.name}' is not known; allowed: input_ids, position_ids, key_position_ids, past_key.N, past_value.N, or pixels"
                 )
         self.inputs = {value.name: value for value in self.graph.inputs}
-        if "input_ids" not in self.inputs:
-            raise UnsupportedError(f"graph '{self.graph.name}' has no input input_ids; the canonical graph has one")
+        if ("input_ids" in self.inputs) == (PIXELS in self.inputs):
+            raise UnsupportedError(f"graph '{self.graph.name}': inputs {', '.join(self.inputs) or 'none'}; the canonical graph has input_ids or pixels, not both")
 
     def _finish(self) -> FloatProgram:
         outputs = list(self.graph.outputs)
@@ -111,7 +116,8 @@ class _Matcher:
         weights = {name: value.const_value.numpy for name, value in names.items() if value.const_value is not None}
         shapes = {name: const_shape(value) for name, value in names.items() if value.const_value is not None}
         family = self.model.metadata_props.get("edgepos.family", "")
-        return FloatProgram(self.steps, self.rows, family, weights, shapes)
+        labels = labels_of(self.model.metadata_props, last.width) if self.picture is not None else None
+        return FloatProgram(self.steps, self.rows or 1, family, weights, shapes, self.picture, labels)
 
     def _check_used(self, result: ir.Value | None) -> None:
         for value, width in self.width.items():
@@ -141,6 +147,17 @@ class _Matcher:
 
     # ---- one method per operator
 
+    def _patches(self, node: ir.Node) -> None:
+        if self.picture is not None:
+            raise refuse(node, "a second image", "one")
+        self.picture, out, nodes = picture_of(node, self.inputs.get(PIXELS))
+        self.done.update(nodes)
+        self._emit(Patches(nodes[-1].name, value_name(out), self.picture.row, self.picture), out)
+
+    def _identity(self, node: ir.Node) -> None:
+        table, out = rows_of_image(node, self.picture), node.outputs[0]
+        self._emit(Place(node.name, value_name(out), const_shape(node.inputs[0])[1], table, Learned(self.picture.tokens), 0), out)
+
     def _gather(self, node: ir.Node) -> None:
         if node.inputs[0] in self.width:
             self._pool(node)
@@ -152,7 +169,7 @@ class _Matcher:
         if add in self.waiting and add.op_type == "Add":
             self._place(node)
             return
-        if node.inputs[1] is not self.inputs["input_ids"]:
+        if node.inputs[1] is None or node.inputs[1] is not self.inputs.get("input_ids"):
             raise refuse(node, f"indices are {describe(node.inputs[1])}", "input_ids, or position_ids plus an offset")
         rows, width = const_shape(node.inputs[0])
         if any(isinstance(step, Embed) for step in self.steps):
@@ -378,6 +395,7 @@ _OPERATORS = {
     "Div": _Matcher._div,
     "Gather": _Matcher._gather,
     "Gelu": _Matcher._gelu,
+    "Identity": _Matcher._identity,
     "LayerNormalization": _Matcher._layernormalization,
     "LpNormalization": _Matcher._lpnormalization,
     "MatMul": _Matcher._matmul,

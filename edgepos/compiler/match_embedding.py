@@ -48,12 +48,12 @@ def _found_token(node: ir.Node, squeeze: ir.Node, inputs: Mapping[str, ir.Value]
     largest = producer(squeeze.inputs[0], "ArgMax", 1, axis=1, keepdims=0, select_last_index=0)
     if largest.attributes.get_int("axis", 0) != 1 or largest.attributes.get_int("keepdims", 1) != 0:
         raise refuse(largest, "its axis or keepdims", "axis 1 and keepdims 0: over the tokens")
-    if largest.inputs[0] is inputs["input_ids"]:
+    if largest.inputs[0] is inputs.get("input_ids"):
         return "largest_id", 0, parts
     cast = producer(largest.inputs[0], "Cast", 1, to=int(ir.DataType.INT32), saturate=1)
     equal = producer(cast.inputs[0], "Equal", 2)
     constant = equal.inputs[1].const_value if equal.inputs[1] is not None else None
-    if equal.inputs[0] is not inputs["input_ids"] or constant is None or constant.dtype != ir.DataType.INT64 or constant.size != 1:
+    if equal.inputs[0] is not inputs.get("input_ids") or constant is None or constant.dtype != ir.DataType.INT64 or constant.size != 1:
         raise refuse(equal, f"inputs {describe(equal.inputs[0])}, {describe(equal.inputs[1])}", "input_ids and an INT64 initializer with one id")
     token = int(constant.numpy().item())
     if not 0 <= token < vocab:

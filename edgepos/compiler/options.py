@@ -125,6 +125,8 @@ def check_chat_template(chat_template: str | None) -> None:
 
 def check_length(options: Options, canonical: CanonicalModel, source: FloatProgram) -> None:
     """Raises UnsupportedError when a rotation made for the source's context would be used with another."""
+    if source.picture is not None and options.context != canonical.context:
+        raise UnsupportedError(f"option context is {options.context}, but an image is {canonical.context} tokens; leave it out")
     spec = next((step.spec for step in source.steps if isinstance(step, Rotate) and step.spec.length_dependent), None)
     if spec is not None and options.context != canonical.context:
         raise UnsupportedError(

@@ -19,6 +19,7 @@ from .calibrate import calibrate, replay
 from .loss import four_bit_warning
 from .match import match
 from .options import SOURCE, Options
+from .pictures import calibration_images, selftest_image
 from .plan import plan
 from .selftest import digest, selftest_ids
 from .steps import FloatProgram
@@ -30,15 +31,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Compiled:
-    """A program with what led to it: the float operators, the options, the chosen F's (value name → F) and the tokens used.
+    """A program with what led to it: the float operators, the options, the chosen F's (value name → F) and the tokens or
+    images used (uint8 [height, width, channels], [n, height, width, channels]).
     eos: the ids that end a text. chat: what was found of the chat template, if there is one."""
 
     program: Program
     source: FloatProgram
     options: Options
     choices: dict[str, int]
-    selftest: list[int]
-    calibration: list[int]
+    selftest: list[int] | np.ndarray
+    calibration: list[int] | np.ndarray
     eos: tuple[int, ...] = ()
     chat: Derived | None = None
 
@@ -63,7 +65,7 @@ def compile_model(
     "w4g32", which a float source loses accuracy by (a warning says how much); activations: "a16", or "a8g32" (int8 in groups of 32 into
     matrices but for down projections and the logits: faster where there are int8 dot products, and less accurate); kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
     weights_for: {glob of initializers' names: format} for matrices that need another one; the last that matches decides.
-    calibration: a text, a path or token ids (default: the project's own text). choices: F of every value, recorded by an
+    calibration: a text, a path or token ids (default: the project's own text); of an image model images or paths of them. choices: F of every value, recorded by an
     earlier compilation, instead of calibrating. tokenizer: "source", or None for a program that knows token ids only. chat_template: "source", or None to leave it out. progress(what, done, total) is told how far it is.
     Raises UnsupportedError for a bad option or anything in the graph that is not understood (naming the node),
     FormatError for a contradiction in the source.
@@ -71,17 +73,22 @@ def compile_model(
     tell = progress or (lambda what, done, total: None)
     weights = option_rules.default_weights(weights, canonical)
     options = option_rules.check(weights=weights, activations=activations, kv=kv, context=context, limit=canonical.context, weights_for=weights_for)
-    option_rules.check_tokenizer(tokenizer, canonical)
     option_rules.check_chat_template(chat_template)
     source = match(canonical.model)
+    if source.picture is not None:
+        tokenizer = None
+    option_rules.check_tokenizer(tokenizer, canonical)
     option_rules.check_length(options, canonical, source)
     option_rules.check_matrices(options, source)
-    ids = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context, source.pool is not None)
+    if source.picture is None:
+        sample = calibration_ids(calibration, canonical.tokenizer, canonical.bos_id, source.vocab, options.context, source.pool is not None)
+    else:
+        sample = calibration_images(calibration, source.picture.shape)
 
     assembly = Assembly(source, options, canonical.grids)
     assembly.build(lambda done, total: tell("quantize", done, total))
     if choices is None:
-        chosen = calibrate(assembly, ids, lambda done, total: tell("calibrate", done, total))
+        chosen = calibrate(assembly, sample, lambda done, total: tell("calibrate", done, total))
     else:
         chosen = replay(assembly, choices)
 
@@ -99,14 +106,19 @@ def compile_model(
             add_chat(program.header, chat, assembly.add_tensor)
     elif canonical.eos_ids:
         program.header.eos = assembly.add_tensor("tokenizer.eos", np.array(canonical.eos_ids, np.int32))
-    test = selftest_ids(ids, source.vocab, options.context)
-    program.header.selftest = assembly.add_tensor("edgepos.selftest", np.array(test, np.int32))
+    if source.picture is None:
+        test = selftest_ids(sample, source.vocab, options.context)
+        stored = np.array(test, np.int32)
+    else:
+        test = selftest_image(source.picture.shape)
+        stored = test.reshape(len(test), -1).view(np.int8)
+    program.header.selftest = assembly.add_tensor("edgepos.selftest", stored)
     tell("self-test", 0, 1)
     program.header.digest = digest(program, test)
     tell("self-test", 1, 1)
     if "w4g32" in (options.weights, *dict(options.weights_for).values()) and not canonical.grids:
-        warnings.warn(four_bit_warning(canonical, program, ids), stacklevel=2)
-    return Compiled(program, source, options, chosen, test, ids, eos, chat)
+        warnings.warn(four_bit_warning(canonical, program, sample), stacklevel=2)
+    return Compiled(program, source, options, chosen, test, sample, eos, chat)
 
 
 def compile(canonical: CanonicalModel, **options) -> Program:

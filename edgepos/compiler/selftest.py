@@ -17,8 +17,11 @@ def selftest_ids(calibration: list[int], vocab: int, context: int) -> list[int]:
     return (calibration[:TEXT_TOKENS] + spread)[:context]
 
 
-def digest(program: Program, ids: list[int]) -> int:
-    """fnv1a64 of the logits of ids at positions 0 … n−1, or of their embedding, computed by golden."""
-    session = GoldenSession(program, len(ids))
-    output = session.embed_int(ids) if program.embedding else session.eval_int(ids)
+def digest(program: Program, test: list[int] | np.ndarray) -> int:
+    """fnv1a64 of the logits of ids at positions 0 … n−1, or of the one row of ids or an image, computed by golden."""
+    if program.image is not None:
+        output = GoldenSession(program).embed_image_int(test)
+    else:
+        session = GoldenSession(program, len(test))
+        output = session.embed_int(test) if program.embedding else session.eval_int(test)
     return fnv1a64(np.ascontiguousarray(output, dtype="<i4").tobytes())

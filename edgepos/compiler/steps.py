@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..errors import UnsupportedError
+from ..export.image_graph import Picture
 from ..positions import Hybrid, Learned, NoPosition, RelativeBias, Rope, Sinusoidal, Spec, T5Bias
 from .constants import alibi_spec
 
@@ -27,6 +28,13 @@ class Step:
     @property
     def inputs(self) -> tuple[str, ...]:
         return ()
+
+
+@dataclass(frozen=True)
+class Patches(Step):
+    """The patches of an image, as bytes minus the zero; rows of zeros in front of them."""
+
+    picture: Picture
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,8 @@ class Attend(Step):
 class FloatProgram:
     """steps in execution order; the last one makes the logits (a Linear) or, where there is a Pool, the embedding.
 
-    vocab: rows of the table of tokens. weights: initializer name -> function that reads it as float32. shapes: their shapes.
+    vocab: rows of the table of tokens, 1 where there is none. picture: the image that it reads in their place. labels: names of the classes
+    that its row has logits of. weights: initializer name -> function that reads it as float32. shapes: their shapes.
     """
 
     steps: list[Step]
@@ -167,6 +176,8 @@ class FloatProgram:
     family: str
     weights: dict[str, Callable[[], np.ndarray]] = field(repr=False)
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
+    picture: Picture | None = None
+    labels: tuple[str, ...] | None = None
 
     def read(self, name: str) -> np.ndarray:
         """Initializer `name` as float32. Raises UnsupportedError when a number is not finite."""

@@ -5,7 +5,7 @@ To add one: write a module (or a row of ``llama_like``) with ``MODEL_TYPE``, ``D
 name it here. docs/families.md says how.
 """
 
-from . import bert, bloom, clip_text, edgepos_decoder, gemma, gpt2, gpt_neox, llama_like, mpt, phi, smollm3
+from . import bert, bloom, clip_text, edgepos_decoder, gemma, gpt2, gpt_neox, llama_like, mpt, phi, smollm3, vit
 
 ARCHITECTURES = {
     "LlamaForCausalLM": llama_like.LLAMA,
@@ -26,6 +26,10 @@ ARCHITECTURES = {
     "RobertaModel": bert.ROBERTA,
     "XLMRobertaModel": bert.XLM_ROBERTA,
     "MPNetModel": bert.MPNET,
+    "ViTModel": vit.VIT,
+    "ViTForImageClassification": vit.VIT_CLASSES,
+    "CLIPVisionModel": vit.VISION,
+    "CLIPVisionModelWithProjection": vit.VISION_WITH_PROJECTION,
     "CLIPTextModel": clip_text.TEXT,
     "CLIPTextModelWithProjection": clip_text.TEXT_WITH_PROJECTION,
 }

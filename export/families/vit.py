@@ -1,0 +1,154 @@
+"""ViT and CLIP's vision model as Hugging Face folders: one row of an image, or logits of classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from edgepos.errors import FormatError
+
+from ..config import Config
+from ..encoder_graph import OUTPUT
+from ..image_graph import BYTES, ImageGraph, Picture, Preprocessing, fold
+from ..json_files import read_json_object
+from ..tensor_set import TensorSet, Weight
+from .clip_text import CLIP_NAMES
+from .tower import Tower, TowerNames, read_shape
+
+PREPROCESSOR = "preprocessor_config.json"
+LAYER = "encoder.layer.{i}."
+VIT_NAMES = TowerNames(
+    attn_norm=LAYER + "layernorm_before",
+    q=LAYER + "attention.attention.query",
+    k=LAYER + "attention.attention.key",
+    v=LAYER + "attention.attention.value",
+    out=LAYER + "attention.output.dense",
+    mlp_norm=LAYER + "layernorm_after",
+    up=LAYER + "intermediate.dense",
+    down=LAYER + "output.dense",
+)
+BASE = (768, 3072, 12, 12)  # width, MLP width, layers and heads where a config does not say
+
+
+def read_preprocessing(folder: Path, channels: int) -> tuple[Preprocessing, Path]:
+    """What preprocessor_config.json of ``folder`` says of bytes, and the file. Raises FormatError or UnsupportedError naming the key."""
+    path = folder / PREPROCESSOR
+    if not path.is_file():
+        raise FormatError(f"{PREPROCESSOR} is missing; it says what to subtract from a pixel: save the image processor into the model's folder")
+    config = Config(read_json_object(path), PREPROCESSOR)
+    scale = config.number("rescale_factor", 1 / BYTES) if config.flag("do_rescale", default=True) else 1.0
+    if not 0 < scale < 1e6:
+        raise config.wrong("rescale_factor", scale, "a number above 0")
+    if not config.flag("do_normalize", default=True):
+        return Preprocessing((0.0,) * channels, (1 / scale,) * channels), path
+    mean, deviation = (_by_channel(config, key, channels) for key in ("image_mean", "image_std"))
+    if min(deviation) <= 0:
+        raise config.wrong("image_std", list(deviation), "numbers above 0")
+    return Preprocessing(tuple(m / scale for m in mean), tuple(d / scale for d in deviation)), path
+
+
+def _by_channel(config: Config, key: str, channels: int) -> tuple[float, ...]:
+    values = config.values.get(key)
+    if not isinstance(values, list) or len(values) != channels:
+        raise config.wrong(key, values, f"a list of {channels} numbers")
+    return tuple(Config({key: value}, config.origin).number(key) for value in values)
+
+
+def _picture(config: Config, first: int, size: int, patch: int) -> Picture:
+    """Sizes of the image; image_size is a number or [height, width]."""
+    given = config.values.get("image_size", size)
+    sides = given if isinstance(given, list) else [given, given]
+    if len(sides) != 2:
+        raise config.wrong("image_size", given, "a number, or [height, width]")
+    height, width = (Config({"image_size": side}, config.origin).size("image_size") for side in sides)
+    return Picture(config.size("num_channels", default=3), height, width, config.size("patch_size", default=patch), first)
+
+
+def _start(graph: ImageGraph, tensors: TensorSet, how: Preprocessing, dim: int, kernel: str, bias: bool, token: tuple[str, tuple[int, ...]], table: Weight) -> ir.Value:
+    """The patches behind a class token, with their positions."""
+    p = graph.picture
+    weight = tensors.take(f"{kernel}.weight", (dim, p.channels, p.patch, p.patch))
+    added = _floats(tensors.take(f"{kernel}.bias", (dim,))) if bias else None
+    w, rows = fold(p, how, _floats(weight), added, [_floats(tensors.take(*token)).reshape(dim)], _floats(table).reshape(p.tokens, dim))
+    return graph.patches(Weight(f"{kernel}.weight", w, w.shape), Weight("patches.rows_by_position", rows, rows.shape))
+
+
+def _floats(weight: Weight) -> np.ndarray:
+    return np.asarray(weight.array, np.float32).reshape(weight.shape)
+
+
+@dataclass(frozen=True)
+class Vit:
+    """classes: a linear on the class token gives a logit for each."""
+
+    classes: bool
+    MODEL_TYPE: str = "vit"
+
+    def build_image(self, config: Config, tensors: TensorSet, name: str, folder: Path) -> tuple[ir.Model, tuple[Path, ...]]:
+        """(the canonical graph, other files that decided it). Raises FormatError or UnsupportedError naming key or tensor.
+
+        The pooler of transformers (a dense layer on the class token) is no part of an embedding and is left out.
+        """
+        tensors = tensors.without_prefix("vit.")
+        shape = read_shape(config, BASE, "gelu", 1e-12, causal=False, tensors=tensors)
+        picture = _picture(config, 1, 224, 16)
+        how, file = read_preprocessing(folder, picture.channels)
+        graph = ImageGraph(name=name, family=self.MODEL_TYPE, picture=picture)
+        tower = Tower(graph, tensors, shape, VIT_NAMES)
+        table = tensors.take("embeddings.position_embeddings", (1, picture.tokens, shape.dim))
+        x = _start(graph, tensors, how, shape.dim, "embeddings.patch_embeddings.projection", True, ("embeddings.cls_token", (1, 1, shape.dim)), table)
+        biases = (config.flag("qkv_bias", default=True),) * 3
+        x = tower.norm(tower.blocks(x, biases), "final_norm", "layernorm")
+        x = graph.pool(x, "first", output=None if self.classes else OUTPUT)
+        if self.classes:
+            labels = _labels(config)
+            x = tower.linear(x, "classifier", "classifier", len(labels), output=OUTPUT)
+            graph.classes(labels)
+        tensors.finish(ignore=lambda n: n.startswith("pooler.dense.") or n == "embeddings.mask_token")
+        return graph.finish(x), (file,)
+
+
+def _labels(config: Config) -> list[str]:
+    """Names of the classes by number; transformers has two where the config names none."""
+    named = config.values.get("id2label")
+    if named is None:
+        return [f"LABEL_{i}" for i in range(config.size("num_labels", default=2))]
+    keys = [str(i) for i in range(len(named))] if isinstance(named, dict) else None
+    if not keys or set(named) != set(keys) or not all(isinstance(label, str) for label in named.values()):
+        raise config.wrong("id2label", named, "an object that names the classes 0, 1, 2 …")
+    return [named[key] for key in keys]
+
+
+@dataclass(frozen=True)
+class ClipVision:
+    """projected: the row goes through a linear without bias."""
+
+    projected: bool
+    MODEL_TYPE: str = "clip_vision_model"
+
+    def build_image(self, config: Config, tensors: TensorSet, name: str, folder: Path) -> tuple[ir.Model, tuple[Path, ...]]:
+        """As of Vit."""
+        tensors = tensors.without_prefix("vision_model.")
+        shape = read_shape(config, BASE, "quick_gelu", 1e-5, causal=False, tensors=tensors)
+        picture = _picture(config, 1, 224, 32)
+        how, file = read_preprocessing(folder, picture.channels)
+        graph = ImageGraph(name=name, family=self.MODEL_TYPE, picture=picture)
+        tower = Tower(graph, tensors, shape, CLIP_NAMES)
+        table = tensors.take("embeddings.position_embedding.weight", (picture.tokens, shape.dim))
+        x = _start(graph, tensors, how, shape.dim, "embeddings.patch_embedding", False, ("embeddings.class_embedding", (shape.dim,)), table)
+        x = graph.pool(tower.blocks(tower.norm(x, "embed_norm", "pre_layrnorm")), "first")
+        weight, bias = (tensors.take(f"post_layernorm.{part}", (shape.dim,)) for part in ("weight", "bias"))
+        x = graph.layer_norm(x, "final_norm", weight, bias, shape.epsilon, output=None if self.projected else OUTPUT)
+        if self.projected:
+            x = tower.linear(x, "projection", "visual_projection", config.size("projection_dim", default=512), bias=False, output=OUTPUT)
+        tensors.finish(ignore=lambda n: n == "embeddings.position_ids")
+        return graph.finish(x), (file,)
+
+
+VIT = Vit(classes=False)
+VIT_CLASSES = Vit(classes=True)
+VISION = ClipVision(projected=False)
+VISION_WITH_PROJECTION = ClipVision(projected=True)
