@@ -11,7 +11,7 @@ from object_files import TARGETS, CallGraph, compile_library, instructions, link
 from edgepos.resources import c_runtime_dir
 from edgepos.targets import build
 
-MOST_TEXT = 48 * 1024
+MOST_TEXT = 56 * 1024
 MOST_STACK = 4096
 # libgcc's deepest helper, 64-bit division on Thumb, saves fewer registers than this.
 HELPER_STACK = 96
@@ -104,7 +104,7 @@ def test_stack(library, name, optimize, record_property):
     assert depth <= MOST_STACK, f"{depth} bytes: {' -> '.join(chain)}"
 
 
-def test_text_fits_48_kb(library, record_property):
+def test_text_stays_small(library, record_property):
     _, objects = library("cortex-m4", "-Os")
     size = text_bytes(TARGETS["cortex-m4"], objects)
     record_property("text", f"cortex-m4 -Os: {size} bytes")

@@ -111,10 +111,12 @@ typedef void (*ep_trace)(void *user, const ep_trace_event *event);
 #define EP_CPU_DOTPROD 4u /* aarch64: SDOT, besides EP_CPU_NEON */
 #define EP_CPU_I8MM 16u   /* aarch64: SMMLA, besides EP_CPU_NEON and EP_CPU_DOTPROD */
 #define EP_CPU_AVX512 8u  /* x86: AVX-512 F, BW, DQ, VL, VNNI and IFMA with their registers kept, besides EP_CPU_AVX2 */
+#define EP_CPU_DSP 32u    /* Cortex-M: the DSP extension (SMLAD). What the compiler was told to assume decides, here and for EP_CPU_MVE */
+#define EP_CPU_MVE 64u    /* Cortex-M: Helium with integers, besides EP_CPU_DSP */
 
 typedef struct ep_config {
   int32_t context; /* tokens the session can hold; 0: the model's context; more than that is refused */
-  int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16, with a `cpu` 64. Costs memory, never changes a bit. A model that attends in
+  int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16, with a `cpu` that is no microcontroller's 64. Costs memory, never changes a bit. A model that attends in
                       both directions takes no call of more tokens; 0: the context */
   int32_t threads; /* tasks that `parallel` may run at a time; 0 or 1: none. Each costs context * 4 bytes and a few kB */
   ep_parallel parallel;

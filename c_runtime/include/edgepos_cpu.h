@@ -38,6 +38,16 @@ static inline uint32_t ep_cpu_detect(void) {
 
 static inline uint32_t ep_cpu_detect(void) { return ((uint32_t)getauxval(AT_HWCAP) >> 12 & 1) * EP_CPU_NEON; } /* HWCAP_NEON */
 
+#elif defined(__arm__) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FEATURE_SIMD32)
+
+static inline uint32_t ep_cpu_detect(void) {
+#if defined(__ARM_FEATURE_MVE) && __ARM_FEATURE_MVE
+  return EP_CPU_DSP | EP_CPU_MVE;
+#else
+  return EP_CPU_DSP;
+#endif
+}
+
 #elif defined(__ARM_NEON)
 
 static inline uint32_t ep_cpu_detect(void) {

@@ -114,7 +114,7 @@ static void mix16(const query *a, uint64_t sum, int32_t *out) {
 static void mix8(const query *a, uint64_t sum, int32_t *out) {
   const int32_t *av = (const int32_t *)a->layer->v_scales + a->first;
   int32_t *p = a->lane->scores, dim = a->layer->v_dim, most = 0;
-  uint64_t count = 0, never = 0;
+  uint64_t count = 0;
   for (int32_t j = 0; j < a->visible; j++)
     if (av[j] > most) most = av[j];
   if (most == 0) {
@@ -122,7 +122,7 @@ static void mix8(const query *a, uint64_t sum, int32_t *out) {
     return;
   }
   ep_scale r = ep_recip((uint64_t)most);
-  for (int32_t j = 0; j < a->visible; j++) p[j] = ep_requant((int64_t)p[j] * av[j], r.m, r.e, &never);
+  a->s->kernels.align_kv8(p, av, r.m, r.e, a->visible);
   a->s->kernels.mix_kv8(a->lane->acc, p, (const int8_t *)a->layer->v + a->first * (size_t)dim, dim, a->visible);
   r = ep_recip(127 * sum);
   int64_t gain = (int64_t)most * r.m;

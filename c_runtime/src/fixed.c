@@ -61,9 +61,9 @@ uint64_t ep_log2(uint64_t s) {
 }
 
 static int64_t largest(const int32_t *x, int32_t n) {
-  int64_t a = 0;
+  uint32_t a = 0;
   for (int32_t i = 0; i < n; i++) {
-    int64_t b = (int64_t)ep_abs(x[i]);
+    uint32_t b = x[i] < 0 ? 0 - (uint32_t)x[i] : (uint32_t)x[i];
     if (b > a) a = b;
   }
   return a;
@@ -71,7 +71,7 @@ static int64_t largest(const int32_t *x, int32_t n) {
 
 int32_t ep_narrow16(int16_t *q, const int32_t *x, int32_t n) {
   int32_t s = ep_narrow16_shift(largest(x, n));
-  for (int32_t i = 0; i < n; i++) q[i] = (int16_t)ep_rshift_round(x[i], s);
+  for (int32_t i = 0; i < n; i++) q[i] = (int16_t)(s ? ep_rshift_round_word(x[i], s) : x[i]);
   return s;
 }
 

@@ -38,6 +38,12 @@ static inline int64_t ep_rshift_round_by(int64_t x, int32_t n) {
   return (v >> 1) + (v & 1);
 }
 
+/* The same of an int32 for 1 <= n <= 31, without 64-bit shifts. */
+static inline int32_t ep_rshift_round_word(int32_t x, int32_t n) {
+  int32_t v = x >> (n - 1);
+  return (v >> 1) + (v & 1);
+}
+
 /* floor(x / 2^n + 1/2): the one rounding rule. */
 static inline int64_t ep_rshift_round(int64_t x, int32_t n) {
   if (n <= 0) return n == 0 ? x : ep_lshift_sat(x, n > -64 ? -n : 64);
@@ -91,9 +97,9 @@ uint64_t ep_log2(uint64_t s);
 
 /* The shift of narrow16 for a = max |x_i| <= 2^31. */
 static inline int32_t ep_narrow16_shift(int64_t a) {
-  int32_t s = 0;
-  while (ep_rshift_round(a, s) > 32639) s++;
-  return s;
+  int32_t s = ep_bitlen((uint64_t)a) - 15;
+  if (s < 0) s = 0;
+  return s + (ep_rshift_round(a, s) > 32639);
 }
 /* int32 vector -> int16 vector, each |q| <= 32639, and the shift s. */
 int32_t ep_narrow16(int16_t *q, const int32_t *x, int32_t n);

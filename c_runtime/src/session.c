@@ -75,7 +75,8 @@ static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *
   if (cfg->context < 0 || cfg->context > s->program.context || cfg->n_batch < 0 || cfg->threads < 0) return EP_ERR_ARGUMENT;
   if (s->program.patches) s->cfg.context = s->cfg.n_batch = s->program.context; /* an image is one call, always of as many tokens */
   if (s->cfg.context == 0) s->cfg.context = s->program.context;
-  if (s->cfg.n_batch == 0) s->cfg.n_batch = s->program.one_call ? s->cfg.context : cfg->cpu ? 64 : 16;
+  const int small = !(cfg->cpu & ~(EP_CPU_DSP | EP_CPU_MVE)); /* a microcontroller, or any processor in C */
+  if (s->cfg.n_batch == 0) s->cfg.n_batch = s->program.one_call ? s->cfg.context : small ? 16 : 64;
   if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
   if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
   ep_choose_kernels(&s->kernels, cfg->cpu);

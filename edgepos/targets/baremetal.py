@@ -40,7 +40,7 @@ class BareMetalBoard(Board):
             raise EdgePosError(f"{self.name}: the board printed no digest")
         seconds = int(lines["centiseconds"]) / 100
         rate = int(lines["tokens"]) / seconds if seconds else 0
-        return SelfTest(int(lines["digest"], 16), int(lines["arena"]), rate, stack=int(lines["stack"]))
+        return SelfTest(int(lines["digest"], 16), int(lines["arena"]), rate, lines.get("kernels", "generic"), int(lines["stack"]))
 
     def generate(self, runtime: Path, model: Path, job: Job) -> list[int]:
         if len(job.ids) > MAX_PROMPT:

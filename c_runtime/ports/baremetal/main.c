@@ -1,9 +1,10 @@
 /* The program `edgepos verify` runs on a board without an operating system: the bundle's self-test, or the tokens that
  * follow a prompt. Model and request lie at the addresses of the linker script, put there before reset.
- * Prints lines "name value": arena, tokens, centiseconds, stack, and digest or ids; "error" and the reason if it fails.
+ * Prints lines "name value": arena, kernels, tokens, centiseconds, stack, and digest or ids; "error" and the reason if it fails.
  * With EDGEPOS_EMBEDDED, as `edgepos build` makes it, the model is in flash (ports/embed.S), and there is no request: the self-test,
  * and then a text. EDGEPOS_CONTEXT: tokens of its session. */
 #include "edgepos.h"
+#include "edgepos_cpu.h"
 #include "request.h"
 #include "semihosting.h"
 
@@ -39,21 +40,28 @@ static void put_line(const char *name, uint64_t value) {
   semihosting_put("\n");
 }
 
+static void put_text(const char *name, const char *text) {
+  semihosting_put(name);
+  semihosting_put(text);
+  semihosting_put("\n");
+}
+
 static int fail(const char *what, ep_status st) {
   semihosting_put("error ");
   semihosting_put(what);
-  semihosting_put(": ");
-  semihosting_put(ep_status_text(st));
-  semihosting_put("\n");
+  put_text(": ", ep_status_text(st));
   return 1;
 }
 
 static int selftest(const ep_model *model, const ep_info *info) {
-  const ep_config cfg = {.context = info->n_selftest, .n_batch = N_BATCH};
+  const ep_config cfg = {.context = info->n_selftest, .n_batch = N_BATCH, .cpu = ep_cpu_detect()};
   size_t arena, room = (size_t)(arena_end - arena_start);
+  ep_session *session;
   ep_status st = ep_arena_size(model, &cfg, &arena);
+  if (st == EP_OK) st = ep_session_init(&session, model, &cfg, arena_start, room);
   if (st != EP_OK) return fail("arena", st);
   put_line("arena", arena);
+  put_text("kernels ", ep_kernels_name(session));
   uint64_t digest = 0;
   uint32_t start = semihosting_centiseconds();
   st = ep_selftest(model, &cfg, arena_start, room, &digest);
@@ -75,7 +83,7 @@ static int is_eos(const ep_info *info, int32_t token) {
 #ifdef EDGEPOS_EMBEDDED
 /* The likeliest continuation of the self-test's first token, as text. */
 static int tell(const ep_model *model, const ep_info *info) {
-  const ep_config cfg = {.context = EDGEPOS_CONTEXT, .n_batch = N_BATCH};
+  const ep_config cfg = {.context = EDGEPOS_CONTEXT, .n_batch = N_BATCH, .cpu = ep_cpu_detect()};
   ep_session *session;
   ep_status st = ep_session_init(&session, model, &cfg, arena_start, (size_t)(arena_end - arena_start));
   if (st != EP_OK) return fail("session", st);
@@ -115,7 +123,7 @@ static void see(void *user, const ep_trace_event *event) {
 }
 
 static int operators(const ep_model *model, const ep_info *info) {
-  const ep_config cfg = {.context = info->n_selftest};
+  const ep_config cfg = {.context = info->n_selftest, .cpu = ep_cpu_detect()};
   size_t arena, room = (size_t)(arena_end - arena_start), numbers = (size_t)(info->embedding ? info->embedding : info->vocab);
   ep_session *session;
   ep_status st = ep_arena_size(model, &cfg, &arena);
@@ -144,7 +152,7 @@ static int operators(const ep_model *model, const ep_info *info) {
 
 /* As edgepos-run --ids … --ids-out: stops before an EOS and when the context is full. */
 static int generate(const ep_model *model, const ep_info *info, const request *ask) {
-  const ep_config cfg = {.context = ask->context};
+  const ep_config cfg = {.context = ask->context, .cpu = ep_cpu_detect()};
   const ep_sampling how = {ask->temperature, ask->top_k, ask->top_p};
   const int32_t context = ask->context ? ask->context : info->context;
   size_t arena, room = (size_t)(arena_end - arena_start), vocab = (size_t)info->vocab;

@@ -164,6 +164,11 @@ static void align_kv16(int32_t *p, const uint8_t *s, int32_t most, int32_t n) {
   for (int32_t j = 0; j < n; j++) p[j] = (int32_t)ep_rshift_round(p[j], most - s[j]);
 }
 
+static void align_kv8(int32_t *p, const int32_t *a, int32_t m, int32_t shift, int32_t n) {
+  uint64_t never = 0;
+  for (int32_t j = 0; j < n; j++) p[j] = ep_requant((int64_t)p[j] * a[j], m, shift, &never);
+}
+
 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
   for (int32_t i = 0; i < n; i++) y[i] = ep_requant(acc[i], m, shift, count);
 }
@@ -232,6 +237,7 @@ void ep_generic_kernels(ep_kernels *table) {
                         .scale_kv8 = scale_kv8,
                         .exponentials = exponentials,
                         .align_kv16 = align_kv16,
+                        .align_kv8 = align_kv8,
                         .requant = requant,
                         .requant_rows = requant_rows,
                         .add = add,

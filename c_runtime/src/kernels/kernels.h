@@ -73,6 +73,8 @@ typedef struct ep_kernels {
   uint64_t (*exponentials)(int32_t *p, int32_t n, int32_t W);
   /* p[j] becomes rshift_round(p[j], most - s[j]), 0 <= p <= 2^30, most the largest s, at most 17. */
   void (*align_kv16)(int32_t *p, const uint8_t *s, int32_t most, int32_t n);
+  /* p[j] becomes requant(p[j] * a[j], m, shift), which cannot saturate: 0 <= p <= 2^30, 0 <= a. */
+  void (*align_kv8)(int32_t *p, const int32_t *a, int32_t m, int32_t shift, int32_t n);
   /* y[i] = requant(acc[i], m, shift), |acc| <= 2^62. */
   void (*requant)(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count);
   /* y[t * stride + r] = requant(acc[t * rows + r], scales[2r], scales[2r + 1] + shift - less[t]), saturations counted; |acc| < 2^57. */
@@ -95,5 +97,7 @@ void ep_generic_kernels(ep_kernels *table);
 void ep_avx2_kernels(ep_kernels *table, uint32_t cpu);
 void ep_avx512_kernels(ep_kernels *table, uint32_t cpu);
 void ep_neon_kernels(ep_kernels *table, uint32_t cpu);
+void ep_dsp_kernels(ep_kernels *table, uint32_t cpu);
+void ep_mve_kernels(ep_kernels *table, uint32_t cpu);
 
 #endif

@@ -1,0 +1,8 @@
+#ifndef BARE_STRING_H
+#define BARE_STRING_H
+#include <stddef.h>
+void *memcpy(void *restrict to, const void *restrict from, size_t n);
+void *memset(void *to, int value, size_t n);
+int memcmp(const void *a, const void *b, size_t n);
+int strcmp(const char *a, const char *b);
+#endif
