@@ -27,7 +27,7 @@ MS = "com.microsoft"
 
 
 def codes(rng, n: int, k: int, width: int, size: int, zeros: str | None):
-    """(packed uint8 [n, blocks, bytes], scales [n, blocks], zero points as stored or None, float64 [n, k]) of random codes."""
+    """(packed uint8 [n, blocks, bytes], scales [n, blocks], zero points as stored, by row, or None, float64 [n, k]) of random codes."""
     blocks = -(-k // size)
     values = rng.integers(0, 2**width, (n, blocks * size), dtype=np.uint8)
     shifts = np.arange(0, 8, width)
@@ -37,7 +37,7 @@ def codes(rng, n: int, k: int, width: int, size: int, zeros: str | None):
     if zeros == "codes":
         given = rng.integers(0, 2**width, (n, blocks), dtype=np.uint8)
         points, filled = given.astype(np.float64), np.pad(given, ((0, 0), (0, -blocks % (8 // width))))
-        stored = (filled.reshape(n, -1, 8 // width).astype(np.uint32) << shifts).sum(axis=2).astype(np.uint8).ravel()
+        stored = (filled.reshape(n, -1, 8 // width).astype(np.uint32) << shifts).sum(axis=2).astype(np.uint8)
     elif zeros == "floats":
         points = rng.uniform(0, 2**width, (n, blocks)).astype(np.float32)
         stored = points

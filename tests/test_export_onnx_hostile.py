@@ -226,6 +226,20 @@ def test_a_graph_for_one_length_has_that_context(tmp_path):
     refused(model, tmp_path, UnsupportedError, "context is 64, but the graph was exported for 32 tokens", context=64)
 
 
+@pytest.mark.parametrize("tokens", [0, -5, 1 << 31, 1 << 62])
+def test_a_graph_for_a_length_out_of_range_is_refused(tokens, tmp_path):
+    model = decoder()
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = tokens
+    refused(model, tmp_path, UnsupportedError, f"exported for {tokens} tokens; supported: 1 to 4200, or any length")
+
+
+@pytest.mark.parametrize("kind", ["UNDEFINED", "STRING", "COMPLEX64", "FLOAT8E5M2"])
+def test_inputs_of_types_that_mean_nothing_here_are_named(kind, tmp_path):
+    model = decoder()
+    model.graph.input.append(helper.make_tensor_value_info("attention_mask", TensorProto.DataType.Value(kind), [1, "tokens"]))
+    refused(model, tmp_path, UnsupportedError, f"input 'attention_mask' is {kind}; supported: integers, floats and truth values")
+
+
 def test_a_difference_is_found_and_located(tmp_path, monkeypatch):
     """A recognition that were wrong would be seen: here the norm's epsilon is changed on the way."""
     from edgepos.export.onnx_in import norms

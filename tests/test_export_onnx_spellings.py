@@ -250,6 +250,20 @@ def test_masks(mask, tmp_path):
     assert [s.window for s in program.layers()] == [70 if mask is window else 0]
 
 
+def test_a_bias_that_changes_to_the_end_of_the_context(tmp_path):
+    """No row is that of all greater distances, but the context ends there."""
+
+    def falling(g):
+        d = g.op("Cast", g.distance(), to=TensorProto.FLOAT)
+        root = g.op("Neg", g.op("Sqrt", g.op("Neg", g.op("Min", d, g.number(0.0)))))
+        return g.op("Add", g.op("Mul", g.put(np.arange(1, HEADS + 1, dtype=np.float32).reshape(HEADS, 1, 1)), root), g.causal())
+
+    model = decoder(attend=lambda g, x: plain_attention(g, x, None, falling))
+    assert steps_of(model, tmp_path, context=60)[0].positions() == RelativeBias((59,))
+    with pytest.raises(Exception, match="a bias on the scores that still changes at the largest distance looked at"):
+        steps_of(model, tmp_path)
+
+
 # ---- attention
 
 

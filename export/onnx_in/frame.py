@@ -15,6 +15,9 @@ from ..shorten import shorten
 
 CACHE = re.compile(r"past|cache", re.IGNORECASE)
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+KINDS = (*INTEGERS, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL)
+MOST_FIXED = 4200  # the length of reading is then this one, and masks have its square
+MOST_SIZE = 2**20  # of an axis of a cache
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
 At = Callable[[int], np.ndarray]
@@ -67,10 +70,14 @@ def frame_of(graph: ir.Graph, origin: str) -> Frame:
     for value in inputs:
         if value.dtype is None or value.shape is None:
             raise UnsupportedError(f"{origin}: input {shorten(value.name)} has no type or shape; export the model again")
+        if value.dtype not in KINDS:
+            raise UnsupportedError(f"{origin}: input {shorten(value.name)} is {value.dtype.name}; supported: integers, floats and truth values")
     ids = _ids(inputs, origin)
     others = {value: _other(value, origin) for value in inputs if value is not ids}
     last = ids.shape[-1]
     fixed = last if isinstance(last, int) else None
+    if fixed is not None and not 1 <= fixed <= MOST_FIXED:
+        raise UnsupportedError(f"{origin}: exported for {fixed} tokens; supported: 1 to {MOST_FIXED}, or any length")
     if len(ids.shape) == 2 and isinstance(ids.shape[0], int) and ids.shape[0] != 1:
         raise UnsupportedError(f"{origin}: input {shorten(ids.name)} has a batch of {ids.shape[0]}; supported: 1, or a batch that is not fixed")
     return Frame(ids, others, _logits(graph, origin), fixed)
@@ -104,7 +111,7 @@ def _other(value: ir.Value, origin: str) -> At:
     if CACHE.search(name) and len(shape) in (3, 4) and value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
         # The cache is empty: its axes without a fixed size are the batch and the tokens in it.
         sizes = tuple(d if isinstance(d, int) else 1 if i == 0 else 0 for i, d in enumerate(shape))
-        if 0 in sizes:
+        if 0 in sizes and all(0 <= d <= MOST_SIZE for d in sizes):
             return lambda n: _empty(value, sizes)
     raise UnsupportedError(
         f"{origin}: input {shorten(name)} ({value.dtype.name} {[str(d) for d in shape]}) is not understood; supported: token ids, attention_mask, "

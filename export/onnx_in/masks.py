@@ -229,8 +229,10 @@ def _both_directions(writer, parts: Parts, probes: list[int]) -> Mask:
 
 
 def _relative(writer, parts: Parts, heads: int) -> Mask:
-    """A bias by distance, read from the last query of long inputs until it no longer changes."""
-    for length in (n for n in BIAS_PROBES if n <= min(writer.longest, max(writer.context, BIAS_PROBES[0]))):
+    """A bias by distance, read from the last query of long inputs until it no longer changes, or of one that holds every distance."""
+    longest = min(writer.longest, max(writer.context, BIAS_PROBES[0]))
+    whole = min(writer.context, writer.longest)
+    for length in [n for n in BIAS_PROBES if n <= longest] + [whole] * (whole <= BIAS_PROBES[-1]):
         bias = np.broadcast_to(evaluate(writer, parts, length)[0], (heads, length, length))
         by_distance = bias[:, -1, ::-1]
         away = np.arange(length)[:, None] - np.arange(length)[None, :]
@@ -239,7 +241,7 @@ def _relative(writer, parts: Parts, heads: int) -> Mask:
             raise writer.refuse("a bias on the scores that is no function of head and distance", "ALiBi, T5 and other biases by distance")
         changes = np.flatnonzero((by_distance[:, 1:] != by_distance[:, :-1]).any(axis=0))
         n = int(changes[-1]) + 2 if len(changes) else 1
-        if n < length * 3 // 4:
+        if n < length * 3 // 4 or length == whole:
             return _table(writer, by_distance[:, : max(n, 2)].T.astype(np.float32))
     reach = BIAS_PROBES[-1] * 3 // 4
     raise writer.refuse("a bias on the scores that still changes at the largest distance looked at", f"biases that are constant beyond {reach} tokens")

@@ -97,7 +97,8 @@ class Writer:
         """A table of positions that the graph holds as `value`."""
 
         def at(n: int) -> np.ndarray:
-            return np.asarray(self.constants.at(value, n), np.float64)
+            with np.errstate(all="ignore"):  # what is no number fails in the comparison
+                return np.asarray(self.constants.at(value, n), np.float64)
 
         self.limit(len(at(self.context)))
         return Cached(np.asarray(array, np.float64), at)
