@@ -330,3 +330,90 @@ def test_tensors_repeated_without_need_are_refused(tmp_path):
         return g.op("Slice", wide, g.ints(0), g.ints(DIM), g.ints(2))
 
     refused(decoder(start=start), tmp_path, UnsupportedError, rf"\(Tile\): a result of \d+ elements; supported: at most {constants.MOST_MOVED}")
+
+
+def _with_functions(*functions: onnx.FunctionProto) -> onnx.ModelProto:
+    model = decoder(mlp=lambda g, x: g.op("F0", x, domain="local"), domains={"local": 1})
+    model.functions.extend(functions)
+    return model
+
+
+def _function(name: str, *nodes: onnx.NodeProto) -> onnx.FunctionProto:
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
+    return helper.make_function("local", name, ["x"], ["y"], list(nodes), imports)
+
+
+def test_functions_within_functions_are_put_in_place(tmp_path):
+    call = helper.make_node("F1", ["x"], ["y"], domain="local")
+    silu = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"])]
+    model = _with_functions(_function("F0", call), _function("F1", *silu))
+    assert load(save(model, tmp_path)).vocab_size == 40
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        [_function("F0", helper.make_node("F0", ["x"], ["y"], domain="local"))],
+        [_function("F0", helper.make_node("F1", ["x"], ["y"], domain="local")), _function("F1", helper.make_node("F0", ["x"], ["y"], domain="local"))],
+        [_function("F0", helper.make_node("Neg", ["z"], ["y"]))],
+        [_function("F0", helper.make_node("Missing", ["x"], ["y"], domain="local"))],
+    ],
+    ids=["itself", "each other", "unknown input", "missing"],
+)
+def test_functions_that_cannot_be_put_in_place_are_refused(functions, tmp_path):
+    words = "its functions cannot be put in place|operator of domain 'local'|no earlier node makes|not a valid ONNX file"
+    refused(_with_functions(*functions), tmp_path, EdgePosError, words)
+
+
+def test_functions_that_double_are_bounded(tmp_path):
+    """30 functions of two calls each would be a billion nodes."""
+    functions = [
+        _function(f"F{i}", helper.make_node(f"F{i + 1}", ["x"], ["z"], domain="local"), helper.make_node(f"F{i + 1}", ["z"], ["y"], domain="local"))
+        for i in range(30)
+    ]
+    functions.append(_function("F30", helper.make_node("Neg", ["x"], ["y"])))
+    refused(_with_functions(*functions), tmp_path, UnsupportedError, "more than 200000 nodes")
+
+
+def test_a_name_given_twice_is_refused(tmp_path):
+    model = decoder()
+    model.graph.node[5].output[0] = model.graph.node[3].output[0]
+    refused(model, tmp_path, EdgePosError, "not a valid ONNX file|no earlier node makes|made twice")
+    model = decoder()
+    model.graph.initializer[1].name = model.graph.initializer[0].name
+    refused(model, tmp_path, EdgePosError, "c[01]|not a valid ONNX file|ONNX Runtime")
+
+
+def test_a_huge_constant_is_refused_before_it_is_read(tmp_path):
+    def mlp(g, x):
+        value = onnx.numpy_helper.from_array(np.ones(4, np.float32))
+        value.dims[:] = [1 << 20, 1 << 19]
+        return g.op("Add", x, g.op("Constant", value=value))
+
+    refused(decoder(mlp=mlp), tmp_path, FormatError, r"tensor '\?' (has shape|holds 16 bytes)")
+
+
+def test_constants_stored_elsewhere_are_refused(tmp_path):
+    def mlp(g, x):
+        value = onnx.numpy_helper.from_array(np.ones(DIM, np.float32), "k")
+        value.ClearField("raw_data")
+        value.data_location = TensorProto.EXTERNAL
+        value.external_data.add(key="location", value="secret.bin")
+        return g.op("Add", x, g.op("Constant", value=value))
+
+    (tmp_path / "secret.bin").write_bytes(bytes(4 * DIM))
+    refused(decoder(mlp=mlp), tmp_path, FormatError, "tensor 'k' is stored in 'secret.bin'; allowed")
+
+
+def test_shapes_that_contradict_each_other_are_refused(tmp_path):
+    """The cache's length is said to be the text's; a mask of a fixed size beside a text of any."""
+    model = decoder()
+    model.graph.input.append(helper.make_tensor_value_info("attention_mask", TensorProto.INT64, [1, 7]))
+    mask = helper.make_node("ReduceSum", ["attention_mask"], ["count"], keepdims=0)
+    cast = helper.make_node("Cast", ["count"], ["scale"], to=TensorProto.FLOAT)
+    last = model.graph.node[-1]
+    scaled = helper.make_node("Mul", [last.input[0], "scale"], ["scaled"])
+    last.input[0] = "scaled"
+    for node in (mask, cast, scaled):
+        model.graph.node.insert(len(model.graph.node) - 1, node)
+    refused(model, tmp_path, EdgePosError, "attention_mask|ONNX Runtime cannot run it|differ by")

@@ -63,6 +63,7 @@ def check_model(model: ir.Model, origin: str, folder: Path | None) -> None:
         raise UnsupportedError(f"{origin}: opset {opset}; supported: {OLDEST_OPSET} to {NEWEST_OPSET}; export the model with one of them")
     _check_nodes(model, origin)
     if model.functions:
+        _check_calls(model, origin)
         try:
             common.InlinePass()(model)
         except Exception as error:  # a function that calls itself, or with other parameters than it has
@@ -161,6 +162,29 @@ def _check_nodes(model: ir.Model, origin: str) -> None:
                 if not whole or len(node.inputs) != 1 or node.inputs[0] is None:
                     raise FormatError(f"{name}: needs a condition and the graphs then_branch and else_branch; export the model again")
                 waiting += [(a.as_graph(), depth + 1) for a in branches.values()]
+
+
+def _check_calls(model: ir.Model, origin: str) -> None:
+    """Refuse functions that call themselves, or that would be more than MOST_NODES nodes in place: two calls in each double them."""
+    calls = {key: [(n.domain, n.op_type, n.overload) for n in ir.traversal.RecursiveGraphIterator(f)] for key, f in model.functions.items()}
+    nodes: dict[tuple, int] = {}  # of a function, all calls in place
+    for first in calls:
+        open_calls, stack = {first}, [(first, iter(calls[first]))]
+        while stack:
+            key, rest = stack[-1]
+            waiting = next((c for c in rest if c in calls and c not in nodes), None)
+            if waiting in open_calls and waiting is not None:
+                raise FormatError(f"{origin}: its functions cannot be put in place ({shorten(waiting[1])} calls itself); export the model again")
+            if waiting is not None:
+                open_calls.add(waiting)
+                stack.append((waiting, iter(calls[waiting])))
+                continue
+            nodes[key] = min(MOST_NODES + 1, sum(nodes[c] if c in calls else 1 for c in calls[key]))
+            open_calls.discard(key)
+            stack.pop()
+    whole = sum(nodes.get((n.domain, n.op_type, n.overload), 1) for n in ir.traversal.RecursiveGraphIterator(model.graph))
+    if whole > MOST_NODES:
+        raise UnsupportedError(f"{origin}: more than {MOST_NODES} nodes with its functions in place; supported: up to that")
 
 
 def _check_order(graph: ir.Graph, origin: str, outside: set[ir.Value]) -> None:
