@@ -1,6 +1,6 @@
 /* Rounding and the operators that work number by number, with Advanced SIMD. */
 #include "elements.h"
-#include "neon.h"
+#include "neon_round.h"
 
 #ifdef EP_HAS_NEON
 NEON static int32_t narrow16(int16_t *q, const int32_t *x, int32_t n) {
@@ -20,8 +20,210 @@ NEON static int32_t narrow16(int16_t *q, const int32_t *x, int32_t n) {
   return s;
 }
 
+/* ---- requant ---------------------------------------------------------------------------------------------------- */
+
+NEON static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  int32x4_t by_m = vdupq_n_s32(m);
+  int64x2_t by = right(shift - 32);
+  for (int32_t i = 0; i < n; i += 8) {
+    int32x4_t odd = vdupq_n_s32(0);
+    int32_t end = i + 8 < n ? i + 8 : n;
+    if (end == i + 8 && m >= 0 && shift >= 33) {
+      int32x4_t a = requant4(vld1q_s64(acc + i), vld1q_s64(acc + i + 2), by_m, by, by, &odd);
+      int32x4_t b = requant4(vld1q_s64(acc + i + 4), vld1q_s64(acc + i + 6), by_m, by, by, &odd);
+      if (put8(y + i, a, b, odd)) continue;
+    }
+    for (int32_t k = i; k < end; k++) y[k] = ep_requant(acc[k], m, shift, count);
+  }
+}
+
+/* Four rows; less: 32 - the shift of the whole. */
+INLINE int32x4_t requant_four(const int64_t *acc, const int32_t *scales, int32x4_t less, int32x4_t *odd) {
+  int32x4x2_t s = vld2q_s32(scales); /* mantissas, shifts */
+  int32x4_t by = vmaxq_s32(vsubq_s32(less, s.val[1]), vdupq_n_s32(-100));
+  *odd = vorrq_s32(*odd, vshrq_n_s32(vornq_s32(s.val[0], by), 31)); /* m < 0 or by >= 0 */
+  return requant4(vld1q_s64(acc), vld1q_s64(acc + 2), s.val[0], vmovl_s32(vget_low_s32(by)), vmovl_high_s32(by), odd);
+}
+
+NEON static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
+                              int32_t rows, int32_t tokens, uint64_t *count) {
+  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows) {
+    int32x4_t by = vdupq_n_s32(32 + less[t] - shift);
+    for (int32_t r = 0; r < rows; r += 8) {
+      int32x4_t odd = vdupq_n_s32(0);
+      int32_t end = r + 8 < rows ? r + 8 : rows;
+      if (end == r + 8) {
+        int32x4_t a = requant_four(acc + r, scales + 2 * r, by, &odd), b = requant_four(acc + r + 4, scales + 2 * r + 8, by, &odd);
+        if (put8(y + r, a, b, odd)) continue;
+      }
+      for (int32_t i = r; i < end; i++) y[i] = ep_requant(acc[i], scales[2 * i], scales[2 * i + 1] + shift - less[t], count);
+    }
+  }
+}
+
+/* ---- number by number ------------------------------------------------------------------------------------------- */
+
+INLINE int32x4_t products4(int32x4_t a, int32x4_t b, int64x2_t by, int32x4_t *odd) {
+  return narrowed(vrshlq_s64(vmull_s32(vget_low_s32(a), vget_low_s32(b)), by), vrshlq_s64(vmull_high_s32(a, b), by), odd);
+}
+
+NEON static void mul(int32_t *y, const int32_t *a, const int32_t *b, int32_t shift, int32_t n, uint64_t *count) {
+  int64x2_t by = right(shift);
+  for (int32_t i = 0; i < n; i += 8) {
+    int32x4_t odd = vdupq_n_s32(0);
+    int32_t end = i + 8 < n ? i + 8 : n;
+    if (end == i + 8 && shift >= 0) {
+      int32x4_t first = products4(vld1q_s32(a + i), vld1q_s32(b + i), by, &odd);
+      int32x4_t second = products4(vld1q_s32(a + i + 4), vld1q_s32(b + i + 4), by, &odd);
+      if (put8(y + i, first, second, odd)) continue;
+    }
+    for (int32_t k = i; k < end; k++) y[k] = ep_sat32_count(ep_rshift_round((int64_t)a[k] * b[k], shift), count);
+  }
+}
+
+INLINE int32x4_t sums4(int32x4_t a, int32x4_t b, int32x2_t up_a, int32x2_t up_b, int64x2_t by, int32x4_t *odd) {
+  int64x2_t low = vmlal_s32(vmull_s32(vget_low_s32(a), up_a), vget_low_s32(b), up_b);
+  int64x2_t high = vmlal_s32(vmull_s32(vget_high_s32(a), up_a), vget_high_s32(b), up_b);
+  return narrowed(vrshlq_s64(low, by), vrshlq_s64(high, by), odd);
+}
+
+NEON static void add(int32_t *y, const int32_t *a, const int32_t *b, const int32_t shift[3], int32_t n, uint64_t *count) {
+  int32x2_t up_a = vdup_n_s32(1 << shift[0]), up_b = vdup_n_s32(1 << shift[1]);
+  int64x2_t by = right(shift[2]);
+  for (int32_t i = 0; i < n; i += 8) {
+    int32x4_t odd = vdupq_n_s32(0);
+    int32_t end = i + 8 < n ? i + 8 : n;
+    if (end == i + 8 && shift[2] >= 0) {
+      int32x4_t first = sums4(vld1q_s32(a + i), vld1q_s32(b + i), up_a, up_b, by, &odd);
+      int32x4_t second = sums4(vld1q_s32(a + i + 4), vld1q_s32(b + i + 4), up_a, up_b, by, &odd);
+      if (put8(y + i, first, second, odd)) continue;
+    }
+    for (int32_t k = i; k < end; k++) y[k] = ep_sat32_count(ep_add_at(a[k], b[k], shift), count);
+  }
+}
+
+/* Of four: the table between two of its entries, T[i] * (2^18 - f) + T[i + 1] * f. Lanes beyond an end that is no table's are odd. */
+INLINE int32x4_t act4(const int32_t *table, int32x4_t x, int32x4_t in, int32x4_t least, int32x4_t most, int64x2_t out, int32x4_t *odd) {
+  int32x4_t u = vqrshlq_s32(x, in), first, second;
+  *odd = vorrq_s32(*odd, vreinterpretq_s32_u32(vorrq_u32(vcltq_s32(u, least), vcgtq_s32(u, most))));
+  int32x4_t v = vminq_s32(vmaxq_s32(u, vdupq_n_s32(-(1 << 28))), vdupq_n_s32(1 << 28));
+  v = vaddq_s32(v, vdupq_n_s32(1 << 28));
+  int32x4_t i = vminq_s32(vshrq_n_s32(v, 18), vdupq_n_s32(2047)), f = vsubq_s32(v, vshlq_n_s32(i, 18)), rest = vsubq_s32(vdupq_n_s32(1 << 18), f);
+  neighbours(&first, &second, table, i);
+  int64x2_t low = vmlal_s32(vmull_s32(vget_low_s32(first), vget_low_s32(rest)), vget_low_s32(second), vget_low_s32(f));
+  int64x2_t high = vmlal_high_s32(vmull_high_s32(first, rest), second, f);
+  return narrowed(vrshlq_s64(low, out), vrshlq_s64(high, out), odd);
+}
+
+NEON static void act(int32_t *y, const int32_t *x, const ep_curve *how, int32_t n, uint64_t *count) {
+  int fits = how->out_shift >= 0 && how->in_shift >= -100 && how->in_shift <= 100;
+  int32x4_t in = vdupq_n_s32(-how->in_shift), least = vdupq_n_s32(how->left ? -(1 << 28) : INT32_MIN);
+  int32x4_t most = vdupq_n_s32(how->right ? (1 << 28) - 1 : INT32_MAX);
+  int64x2_t out = right(how->out_shift);
+  for (int32_t i = 0; i < n; i += 8) {
+    int32x4_t odd = vdupq_n_s32(0);
+    int32_t end = i + 8 < n ? i + 8 : n;
+    if (end == i + 8 && fits) {
+      int32x4_t first = act4(how->table, vld1q_s32(x + i), in, least, most, out, &odd);
+      int32x4_t second = act4(how->table, vld1q_s32(x + i + 4), in, least, most, out, &odd);
+      if (put8(y + i, first, second, odd)) continue;
+    }
+    for (int32_t k = i; k < end; k++) y[k] = ep_sat32_count(ep_act_at(how, x[k]), count);
+  }
+}
+
+NEON static void turn(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n) {
+  int32_t j = 0;
+  for (; j + 2 <= n; j += 2) {
+    int32x2_t va = vld1_s32(a + j), vb = vld1_s32(b + j), vc = vld1_s32(c + j), vs = vld1_s32(s + j);
+    vst1q_s64(out + j, vmlsl_s32(vmull_s32(va, vc), vb, vs));
+    vst1q_s64(out + n + j, vmlal_s32(vmull_s32(va, vs), vb, vc));
+  }
+  for (; j < n; j++) {
+    out[j] = (int64_t)a[j] * c[j] - (int64_t)b[j] * s[j];
+    out[n + j] = (int64_t)a[j] * s[j] + (int64_t)b[j] * c[j];
+  }
+}
+
+/* ---- NORM ------------------------------------------------------------------------------------------------------- */
+
+/* The largest of the absolute values of x, for LayerNorm of d * x - sum. */
+INLINE uint64_t largest_of(const ep_norm *how, const int32_t *x, int64_t sum) {
+  uint64_t largest = 0;
+  int32_t i = 0;
+  if (!how->center) {
+    uint32x4_t most = vdupq_n_u32(0);
+    for (; i + 4 <= how->d; i += 4) most = vmaxq_u32(most, vreinterpretq_u32_s32(vabsq_s32(vld1q_s32(x + i))));
+    largest = vmaxvq_u32(most);
+  }
+  for (; i < how->d; i++) {
+    uint64_t c = ep_abs(ep_centered(how, x[i], sum));
+    if (c > largest) largest = c;
+  }
+  return largest;
+}
+
+/* Four of rshift_round(x or d * x - sum, by): below 2^31 in absolute value. */
+INLINE int32x4_t centered4(const ep_norm *how, const int32_t *x, int64_t sum, int32_t by) {
+  int32x4_t v = vld1q_s32(x);
+  if (!how->center) return vrshlq_s32(v, vdupq_n_s32(-by));
+  int32x2_t d = vdup_n_s32(how->d);
+  int64x2_t less = vdupq_n_s64(sum), shift = vdupq_n_s64(-by);
+  int64x2_t low = vsubq_s64(vmull_s32(vget_low_s32(v), d), less), high = vsubq_s64(vmull_s32(vget_high_s32(v), d), less);
+  return vcombine_s32(vmovn_s64(vrshlq_s64(low, shift)), vmovn_s64(vrshlq_s64(high, shift)));
+}
+
+NEON static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *count) {
+  int64_t sum = 0;
+  int32_t i = 0, d = how->d;
+  for (; i < d && how->center; i++) sum += x[i];
+  int32_t pre = ep_norm_shift(d, largest_of(how, x, sum));
+  int64x2_t both = vdupq_n_s64(0);
+  for (i = 0; i + 4 <= d; i += 4) {
+    int32x4_t c = centered4(how, x + i, sum, pre);
+    both = vmlal_high_s32(vmlal_s32(both, vget_low_s32(c), vget_low_s32(c)), c, c);
+  }
+  uint64_t squares = (uint64_t)vaddvq_s64(both);
+  for (; i < d; i++) {
+    int64_t c = ep_rshift_round(ep_centered(how, x[i], sum), pre);
+    squares += (uint64_t)(c * c);
+  }
+  ep_scale r = ep_norm_scale(how, squares, pre);
+  int32_t shift = r.e + how->out_shift;
+  int32x4_t m = vdupq_n_s32(r.m);
+  int64x2_t by = right(shift - 32);
+  for (i = 0; i < d; i += 8) {
+    int32_t end = i + 8 < d ? i + 8 : d;
+    if (end == i + 8 && shift >= 33) {
+      int32x4_t odd = vdupq_n_s32(0), out[2];
+      UNROLL for (int k = 0; k < 2; k++) {
+        int32x4_t c = centered4(how, x + i + 4 * k, sum, pre), gamma = vld1q_s32(how->gamma + i + 4 * k);
+        out[k] = requant4(vmull_s32(vget_low_s32(c), vget_low_s32(gamma)), vmull_high_s32(c, gamma), m, by, by, &odd);
+        if (how->beta) {
+          int32x4_t plain = vaddq_s32(out[k], vld1q_s32(how->beta + i + 4 * k));
+          out[k] = vqaddq_s32(out[k], vld1q_s32(how->beta + i + 4 * k));
+          odd = vorrq_s32(odd, veorq_s32(plain, out[k]));
+        }
+      }
+      if (put8(y + i, out[0], out[1], odd)) continue;
+    }
+    for (int32_t k = i; k < end; k++) {
+      int64_t c = ep_rshift_round(ep_centered(how, x[k], sum), pre);
+      y[k] = ep_requant(c * how->gamma[k], r.m, shift, count);
+      if (how->beta) y[k] = ep_sat32_count((int64_t)y[k] + how->beta[k], count);
+    }
+  }
+}
+
 void ep_neon_elements(ep_kernels *table) {
   table->narrow16 = narrow16;
+  table->requant = requant;
+  table->requant_rows = requant_rows;
+  table->add = add;
+  table->mul = mul;
+  table->act = act;
+  table->turn = turn;
+  table->norm = norm;
 }
 
 #else
