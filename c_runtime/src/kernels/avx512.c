@@ -38,6 +38,8 @@ AVX512 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t sh
   }
 }
 
+enum { AHEAD = 1024 }; /* bytes of scales: those of the next tile of one token */
+
 /* Eight rows of all tokens; m, h, ... in scales; most: of less. Returns 0, with nothing done, for numbers that requant8 does not take. */
 INLINE int rows8(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less, int32_t most,
                  size_t rows, int32_t tokens, uint64_t *count) {
@@ -56,6 +58,7 @@ AVX512 static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, c
   for (int32_t t = 1; t < tokens; t++)
     if (less[t] > most) most = less[t];
   for (int32_t r = 0; r < rows; r += 8) {
+    _mm_prefetch((const char *)(scales + 2 * r) + AHEAD, _MM_HINT_T0);
     if (r + 8 <= rows && rows8(y + r, stride, acc + r, scales + 2 * r, shift, less, most, (size_t)rows, tokens, count)) continue;
     for (int32_t t = 0; t < tokens; t++)
       for (int32_t k = r; k < r + 8 && k < rows; k++)

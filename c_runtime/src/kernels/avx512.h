@@ -22,6 +22,8 @@
 
 /* The compiler shall reach several tokens from one address instead of keeping them all in registers. */
 #define KEEP(p) __asm__("" : "+r"(p))
+/* What is loaded shall stay in a register instead of being loaded for every use. */
+#define KEEP_VECTOR(v) __asm__("" : "+v"(v))
 
 INLINE __m512i load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }

@@ -17,14 +17,14 @@ enum { AHEAD = 8192 };  /* bytes of weights that are asked for before they are n
 
 /* ---- one token -------------------------------------------------------------------------------------------------- */
 
-/* Bytes of one token. w4g32 keeps even columns before odd ones, of 128 at a time, as the codes come out of their bytes. */
+/* Bytes of one token. */
 typedef struct token {
   _Alignas(64) int8_t high[STRIPE], low[STRIPE];
-  int64_t fix[STRIPE / 16]; /* what a scale (and a minimum) is multiplied by besides the sum */
+  int64_t fix[STRIPE / 32]; /* w8g32: what a scale is multiplied by besides the sum */
   int64_t sum;              /* w8: of x */
 } token;
 
-enum { BIAS_W8 = 1 << 18, BIAS_W4 = 1 << 16 }; /* of a sum of four, then eight products of bytes, before it is shifted by 8 */
+enum { BIAS_W8 = 1 << 18 }; /* of a sum of four products of bytes, before it is shifted by 8 */
 
 INLINE int32_t split_w8(token *to, const int16_t *x, size_t c) {
   __m512i v = load(x + c), high = high_byte(v);
@@ -33,31 +33,14 @@ INLINE int32_t split_w8(token *to, const int16_t *x, size_t c) {
   return _mm512_reduce_add_epi32(_mm512_madd_epi16(v, _mm512_set1_epi16(1)));
 }
 
-INLINE void split_w4(token *to, const int16_t *x, size_t c) {
-  __m512i v = load(x + c), high = high_byte(v);
-  size_t even = c / 128 * 128 + c % 128 / 2;
-  _mm_storeu_si128((__m128i *)(to->high + even), _mm512_cvtepi32_epi8(high));
-  _mm_storeu_si128((__m128i *)(to->high + even + 64), _mm512_cvtepi32_epi8(_mm512_srli_epi32(high, 16)));
-  _mm_storeu_si128((__m128i *)(to->low + even), _mm512_cvtepi32_epi8(v));
-  _mm_storeu_si128((__m128i *)(to->low + even + 64), _mm512_cvtepi32_epi8(_mm512_srli_epi32(v, 16)));
-}
-
-INLINE void split(token *to, const ep_tile *tile, size_t t, size_t from, size_t cols, int form) {
-  const int16_t *x = tile->x + t * (size_t)tile->cols + from;
-  const int32_t *sums = form == W4G32 ? tile->sums + t * (size_t)(tile->cols / 32) + from / 32 : NULL;
+INLINE void split(token *to, const int16_t *x, size_t cols) {
   to->sum = 0;
-  for (size_t c = 0, i = 0; c < cols; c += 32, i++) {
-    if (form == W4G32) {
-      split_w4(to, x, c);
-      to->fix[2 * i] = -((int64_t)4 * BIAS_W4 << 8);
-      to->fix[2 * i + 1] = sums[i];
-      continue;
-    }
+  for (size_t c = 0; c < cols; c += 32) {
     int32_t sum = split_w8(to, x, c);
     to->sum += sum;
-    to->fix[i] = -((int64_t)8 * BIAS_W8 << 8) - (int64_t)128 * sum;
+    to->fix[c / 32] = -((int64_t)8 * BIAS_W8 << 8) - (int64_t)128 * sum;
   }
-  if (form != W4G32 && cols % 64) { /* a vector reads on */
+  if (cols % 64) { /* a vector reads on */
     _mm256_storeu_si256((__m256i *)(to->high + cols), _mm256_setzero_si256());
     _mm256_storeu_si256((__m256i *)(to->low + cols), _mm256_setzero_si256());
   }
@@ -113,26 +96,6 @@ INLINE void groups_w8(__m512i *sum, const int8_t *w, size_t w_stride, const int1
   if (k < n) pair_w8(sum, w, w_stride, scale, x, i + k, (int64_t)k, 0, rows);
 }
 
-/* n <= 4 groups likewise; a byte holds two columns. */
-INLINE void groups_w4(__m512i *sum, const int8_t *w, size_t w_stride, const int16_t *g, size_t g_stride, const token *x, size_t i,
-                      size_t n, int rows) {
-  const __m512i fifteen = _mm512_set1_epi8(15), take = _mm512_setr_epi64(0, 0, 2, 2, 4, 4, 6, 6);
-  const int8_t *high = x->high + 32 * i, *low = x->low + 32 * i;
-  __m512i high0 = load(high), high1 = load(high + 64), low0 = load(low), low1 = load(low + 64), fix = load(x->fix + 2 * i);
-  UNROLL for (int r = 0; r < rows; r++) {
-    const int8_t *from = w + (size_t)r * w_stride + 16 * i;
-    __m512i scale = load16(g + (size_t)r * g_stride + 2 * i, 2 * n);
-    __m512i pairs = n == 4 ? load(from) : _mm512_maskz_loadu_epi8(first(16 * n), from);
-    _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T1);
-    __m512i even = _mm512_and_si512(pairs, fifteen), uneven = _mm512_and_si512(_mm512_srli_epi16(pairs, 4), fifteen);
-    __m512i s = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_set1_epi32(BIAS_W4), even, high0), uneven, high1);
-    s = _mm512_slli_epi32(s, 8);
-    s = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(s, even, low0), uneven, low1);
-    sum[r] = _mm512_madd52lo_epu64(sum[r], scale, fix);
-    sum[r] = _mm512_madd52lo_epu64(sum[r], add_pairs(s), _mm512_permutexvar_epi64(take, scale));
-  }
-}
-
 /* Without scales: at most STRIPE / 64 sums of four products in a dword. */
 INLINE void all_w8(__m512i *sum, const int8_t *w, size_t w_stride, const token *x, size_t cols, int rows) {
   __m512i high[2], low[2];
@@ -157,19 +120,16 @@ INLINE void all_w8(__m512i *sum, const int8_t *w, size_t w_stride, const token *
 
 /* Columns from..from + cols of `rows` rows from r on: stored, or added to what is there. */
 INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *x, size_t r, size_t from, size_t cols, int rows, int form) {
-  size_t w_stride = (size_t)tile->cols >> (form == W4G32), g_stride = (size_t)tile->cols / (form == W4G32 ? 16 : 32);
-  const int8_t *w = tile->w + r * w_stride + (from >> (form == W4G32));
-  const int16_t *g = form == W8 ? NULL : tile->g + r * g_stride + from / (form == W4G32 ? 16 : 32);
+  size_t w_stride = (size_t)tile->cols, g_stride = w_stride / 32;
+  const int8_t *w = tile->w + r * w_stride + from;
   __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-  size_t i = 0, groups = cols / 32;
-  if (form == W8) all_w8(sum, w, w_stride, x, cols, rows);
-  if (form == W8G32) {
+  if (form == W8) {
+    all_w8(sum, w, w_stride, x, cols, rows);
+  } else {
+    const int16_t *g = tile->g + r * g_stride + from / 32;
+    size_t i = 0, groups = cols / 32;
     for (; i + 8 <= groups; i += 8) groups_w8(sum, w, w_stride, g, g_stride, x, i, 8, rows);
     if (i < groups) groups_w8(sum, w, w_stride, g, g_stride, x, i, groups - i, rows);
-  }
-  if (form == W4G32) {
-    for (; i + 4 <= groups; i += 4) groups_w4(sum, w, w_stride, g, g_stride, x, i, 4, rows);
-    if (i < groups) groups_w4(sum, w, w_stride, g, g_stride, x, i, groups - i, rows);
   }
   __m128i all = _mm_srai_epi64(_mm_slli_epi64(add_across(sum[0], sum[1]), 12), 12);
   __mmask8 there = (__mmask8)first((size_t)rows);
@@ -183,9 +143,155 @@ INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int
   int64_t *out = acc + t * rows;
   for (size_t from = 0; from < all; from += STRIPE) {
     size_t cols = all - from < STRIPE ? all - from : STRIPE, row = r;
-    split(x, tile, t, from, cols, form);
+    split(x, tile->x + t * all + from, cols);
     for (; row + 2 <= rows; row += 2) one_or_two(out + row, tile, x, row, from, cols, 2, form);
     if (row < rows) one_or_two(out + row, tile, x, row, from, cols, 1, form);
+  }
+}
+
+/* ---- one token against 4-bit codes ------------------------------------------------------------------------------ */
+
+enum { BLOCK = 128, BLOCKS = 8 }; /* columns; blocks that dwords can add up */
+
+/* What a block's codes are multiplied by. The codes of four rows are turned so that vector k holds in dword i of quarter q dword k of
+ * row i in group q; each dword of x is repeated for four rows. */
+typedef struct spread {
+  _Alignas(64) int8_t even_high[4][64], odd_high[4][64], even_low[4][64], odd_low[4][64];
+  int32_t sum_high[16], sum_low[16]; /* x's sum of the group is high * 2^12 + low; in the upper half, beside the minimum */
+} spread;
+
+INLINE void repeat(int8_t to[4][64], __m256i a, __m256i b) {
+  __m512i v = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+  store(to[0], _mm512_shuffle_epi32(v, 0x00));
+  store(to[1], _mm512_shuffle_epi32(v, 0x55));
+  store(to[2], _mm512_shuffle_epi32(v, 0xaa));
+  store(to[3], _mm512_shuffle_epi32(v, 0xff));
+}
+
+/* Every other byte of 64 columns' 16 bits, from byte `at` of each four. */
+INLINE __m256i bytes(__m512i a, __m512i b, unsigned at) {
+  __m128i count = _mm_cvtsi32_si128((int)(8 * at));
+  __m128i low = _mm512_cvtepi32_epi8(_mm512_srl_epi32(a, count)), high = _mm512_cvtepi32_epi8(_mm512_srl_epi32(b, count));
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+/* n <= BLOCK columns, a multiple of 32. */
+INLINE void spread_block(spread *to, const int16_t *x, const int32_t *sums, size_t n) {
+  __m512i v[4], high[4];
+  UNROLL for (size_t i = 0; i < 4; i++) {
+    v[i] = 32 * i < n ? load(x + 32 * i) : _mm512_setzero_si512();
+    high[i] = high_byte(v[i]);
+  }
+  repeat(to->even_high, bytes(high[0], high[1], 0), bytes(high[2], high[3], 0));
+  repeat(to->odd_high, bytes(high[0], high[1], 2), bytes(high[2], high[3], 2));
+  repeat(to->even_low, bytes(v[0], v[1], 0), bytes(v[2], v[3], 0));
+  repeat(to->odd_low, bytes(v[0], v[1], 2), bytes(v[2], v[3], 2));
+  __m128i four = _mm_maskz_loadu_epi32((__mmask8)first(n / 32), sums);
+  __m512i sum = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), _mm512_castsi128_si512(four));
+  store(to->sum_high, _mm512_slli_epi32(_mm512_srai_epi32(sum, 12), 16));
+  store(to->sum_low, _mm512_srli_epi32(_mm512_slli_epi32(sum, 20), 4));
+}
+
+/* Scales and minima of `groups` <= 4 groups of four rows: dword i of quarter q is row i's of group q. */
+INLINE __m512i pairs_of(const int16_t *g, size_t stride, size_t groups) {
+  const __m512i turned = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __mmask8 there = (__mmask8)first(groups);
+  __m512i v = _mm512_castsi128_si512(_mm_maskz_loadu_epi32(there, g));
+  v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi32(there, g + stride), 1);
+  v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi32(there, g + 2 * stride), 2);
+  v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi32(there, g + 3 * stride), 3);
+  return _mm512_permutexvar_epi32(turned, v);
+}
+
+/* Codes of four rows, turned as said above. */
+INLINE void turn_codes(__m512i v[4], const int8_t *w, size_t stride, size_t groups) {
+  __m512i c[4];
+  UNROLL for (size_t r = 0; r < 4; r++) {
+    c[r] = groups == 4 ? load(w + r * stride) : _mm512_maskz_loadu_epi8(first(16 * groups), w + r * stride);
+    _mm_prefetch((const char *)w + r * stride + AHEAD, _MM_HINT_T1);
+    KEEP_VECTOR(c[r]);
+  }
+  UNROLL for (int k = 0; k < 2; k++) {
+    __m512i a = k ? _mm512_unpackhi_epi32(c[0], c[1]) : _mm512_unpacklo_epi32(c[0], c[1]);
+    __m512i b = k ? _mm512_unpackhi_epi32(c[2], c[3]) : _mm512_unpacklo_epi32(c[2], c[3]);
+    v[2 * k] = _mm512_unpacklo_epi64(a, b);
+    v[2 * k + 1] = _mm512_unpackhi_epi64(a, b);
+  }
+}
+
+/* high * 2^12 + low += one block of `sets` times four rows: the sums of products with codes are below 2^24, high and low parts of those
+ * and of the sums of x (2^20) int16. vpdpwssd multiplies them by scale and minimum: at most 2^15 * (2^12 + 2^12), which BLOCKS may add
+ * up. The sets share what is loaded of x. */
+INLINE void block_w4(__m512i *high, __m512i *low, const int8_t *w, size_t w_stride, const int16_t *g, size_t g_stride, const spread *x,
+                     size_t groups, int sets) {
+  const __m512i fifteen = _mm512_set1_epi8(15);
+  __m512i v[2][4], h[2], l[2];
+  UNROLL for (int n = 0; n < sets; n++) {
+    turn_codes(v[n], w + (size_t)n * 4 * w_stride, w_stride, groups);
+    h[n] = l[n] = _mm512_setzero_si512();
+  }
+  UNROLL for (int k = 0; k < 4; k++) {
+    __m512i even_high = load(x->even_high[k]), even_low = load(x->even_low[k]);
+    __m512i odd_high = load(x->odd_high[k]), odd_low = load(x->odd_low[k]);
+    KEEP_VECTOR(even_high);
+    KEEP_VECTOR(even_low);
+    KEEP_VECTOR(odd_high);
+    KEEP_VECTOR(odd_low);
+    UNROLL for (int n = 0; n < sets; n++) {
+      __m512i even = _mm512_and_si512(v[n][k], fifteen), uneven = _mm512_and_si512(_mm512_srli_epi16(v[n][k], 4), fifteen);
+      h[n] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(h[n], even, even_high), uneven, odd_high);
+      l[n] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(l[n], even, even_low), uneven, odd_low);
+    }
+  }
+  UNROLL for (int n = 0; n < sets; n++) {
+    enum { AND_OR = 0xea }; /* (a & b) | c */
+    __m512i s = _mm512_add_epi32(_mm512_slli_epi32(h[n], 8), l[n]), scales = pairs_of(g + (size_t)n * 4 * g_stride, g_stride, groups);
+    __m512i upper = _mm512_ternarylogic_epi32(_mm512_srai_epi32(s, 12), _mm512_set1_epi32(0xffff), load(x->sum_high), AND_OR);
+    __m512i lower = _mm512_ternarylogic_epi32(s, _mm512_set1_epi32(0xfff), load(x->sum_low), AND_OR);
+    high[n] = _mm512_dpwssd_epi32(high[n], upper, scales);
+    low[n] = _mm512_dpwssd_epi32(low[n], lower, scales);
+  }
+}
+
+/* Sums of four rows, dword i of each quarter is of row i. */
+INLINE __m256i four_sums(__m512i high, __m512i low) {
+  const __m512i one = _mm512_set1_epi64(1);
+  __m512i even = _mm512_add_epi64(_mm512_slli_epi64(_mm512_mul_epi32(high, one), 12), _mm512_mul_epi32(low, one));
+  __m512i uneven = _mm512_add_epi64(_mm512_slli_epi64(_mm512_srai_epi64(high, 32), 12), _mm512_srai_epi64(low, 32));
+  __m512i a = _mm512_unpacklo_epi64(even, uneven), b = _mm512_unpackhi_epi64(even, uneven); /* rows 0 and 1, 2 and 3 */
+  a = _mm512_add_epi64(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
+  a = _mm512_add_epi64(a, _mm512_shuffle_i64x2(a, a, 0xb1)); /* quarters 0 and 2 */
+  return _mm512_castsi512_si256(_mm512_shuffle_i64x2(a, a, 0x08));
+}
+
+/* n <= BLOCKS * BLOCK columns from column `from` on of `sets` times four rows from r on, or of row r alone, which then is all four. */
+INLINE void sets_of_rows(int64_t *out, const ep_tile *tile, const spread *x, size_t r, size_t from, size_t n, int sets, int alone) {
+  size_t w_row = (size_t)tile->cols / 2, g_row = (size_t)tile->cols / 16, w_stride = alone ? 0 : w_row, g_stride = alone ? 0 : g_row;
+  const int8_t *w = tile->w + r * w_row + from / 2;
+  const int16_t *g = tile->g + r * g_row + from / 16;
+  __m512i high[2], low[2];
+  UNROLL for (int i = 0; i < sets; i++) high[i] = low[i] = _mm512_setzero_si512();
+  for (; n >= BLOCK; n -= BLOCK, w += BLOCK / 2, g += BLOCK / 16) block_w4(high, low, w, w_stride, g, g_stride, x++, 4, sets);
+  if (n) block_w4(high, low, w, w_stride, g, g_stride, x, n / 32, sets);
+  const __mmask8 there = (__mmask8)first(alone ? 1 : 4);
+  UNROLL for (int i = 0; i < sets; i++) {
+    __m256i sums = four_sums(high[i], low[i]);
+    if (from) sums = _mm256_add_epi64(sums, _mm256_maskz_loadu_epi64(there, out + r + 4 * i));
+    _mm256_mask_storeu_epi64(out + r + 4 * i, there, sums);
+  }
+}
+
+INLINE void one_token_w4(int64_t *acc, const ep_tile *tile, size_t r, size_t t) {
+  spread *x = (spread *)tile->scratch;
+  size_t all = (size_t)tile->cols;
+  for (size_t from = 0; from < all; from += BLOCKS * BLOCK) {
+    size_t n = all - from < BLOCKS * BLOCK ? all - from : BLOCKS * BLOCK;
+    for (size_t i = 0; i < n; i += BLOCK)
+      spread_block(x + i / BLOCK, tile->x + t * all + from + i, tile->sums + (t * all + from + i) / 32, n - i < BLOCK ? n - i : BLOCK);
+    int64_t *out = acc + t * (size_t)tile->rows;
+    size_t row = r, rows = (size_t)tile->rows;
+    for (; row + 8 <= rows; row += 8) sets_of_rows(out, tile, x, row, from, n, 2, 0);
+    for (; row < rows; row++) sets_of_rows(out, tile, x, row, from, n, 1, 1);
   }
 }
 
@@ -324,7 +430,10 @@ INLINE void linear(int64_t *acc, const ep_tile *tile, int form) {
   size_t r = 0, rows = (size_t)tile->rows, tokens = (size_t)tile->tokens;
   if (tokens >= 4)
     for (; r + 16 <= rows; r += 16) rows16(acc, tile, r, form);
-  for (size_t t = 0; t < tokens && r < rows; t++) one_token(acc, tile, r, t, form);
+  for (size_t t = 0; t < tokens && r < rows; t++) {
+    if (form == W4G32) one_token_w4(acc, tile, r, t);
+    else one_token(acc, tile, r, t, form);
+  }
 }
 
 AVX512 static void linear_w8(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W8); }
