@@ -15,7 +15,7 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
 enum { MOST_STOPS = 16, NO_PENALTY = 65536 };
 
 typedef struct options {
-  const char *model, *prompt, *ids, *system, *text, *save, *restore;
+  const char *model, *prompt, *ids, *system, *text, *save, *restore, *image;
   ep_message stops[MOST_STOPS]; /* texts that end a generation; their roles mean nothing */
   size_t n_stops;
   int32_t n, context, batch, threads, penalty_last, max_tokens;
@@ -91,11 +91,14 @@ void save_session(const char *path, const buffer *head, const ep_session *sessio
 buffer read_state(const char *path, size_t arena, const char *magic);
 void restore_session(const char *path, ep_session *session, const char *state, size_t n);
 
-/* ---- chat.c, perplexity.c, embed.c, operators.c */
+/* ---- chat.c, perplexity.c, embed.c, image.c, operators.c */
 
 void chat(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
 void perplexity(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
 void embed(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
+/* The row of what was evaluated last, as a line; row has room for it. */
+void print_row(ep_session *session, const ep_info *info, int32_t *row, uint64_t *digest);
+void embed_image(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg);
 void operators(const ep_model *model, const ep_info *info, ep_config cfg);
 
 #endif

@@ -48,6 +48,7 @@ static const char usage[] =
     "  --perplexity FILE  how well the model predicts a text\n"
     "  --max-tokens N     tokens of it at most (8192)\n"
     "  --embed            print the embedding of the prompt, or without one of every line of the input\n"
+    "  --image FILE       print the row that the model gives for an image: .ppm, .pgm, or .npy of uint8\n"
     "  --ids-out          print token ids instead of text\n"
     "  --digest           print the digest of all logits computed (prompt and generated tokens)\n"
     "  --operators        print the digest of every operator's output over the tokens of the model's own test\n"
@@ -128,7 +129,7 @@ static void parse(options *o, int argc, char **argv) {
                                                "--batch",   "--threads",     "--temperature",
                                                "--top-k",   "--top-p",       "--seed",   "--repetition-penalty",
                                                "--penalty-last", "--stop",   "--system", "--perplexity", "--max-tokens",
-                                               "--save",     "--restore"};
+                                               "--save",     "--restore",    "--image"};
       size_t k = 0;
       while (k < sizeof with_value / sizeof *with_value && strcmp(name, with_value[k])) k++;
       if (k == sizeof with_value / sizeof *with_value) stop(EXIT_USAGE, "unknown option '%s': see --help", name);
@@ -152,6 +153,7 @@ static void parse(options *o, int argc, char **argv) {
         case 14: o->text = value; break;
         case 16: o->save = value; break;
         case 17: o->restore = value; break;
+        case 18: o->image = value; break;
         default: o->max_tokens = (int32_t)parse_integer(name, value, INT32_MAX); break;
       }
     }
@@ -160,6 +162,8 @@ static void parse(options *o, int argc, char **argv) {
   if (o->model && EMBEDDED) stop(EXIT_USAGE, "'%s': this program has its model in it; a prompt needs -p", o->model);
   if (!!o->prompt + !!o->ids + o->chat + !!o->text > 1) stop(EXIT_USAGE, "more than one of -p, --ids, --chat and --perplexity: use one");
   if (o->embed && (o->chat || o->text || o->ids_out)) stop(EXIT_USAGE, "--embed goes with -p, --ids or neither, not with --chat, --perplexity or --ids-out");
+  if (o->image && (o->prompt || o->ids || o->chat || o->text || o->ids_out || o->save || o->restore))
+    stop(EXIT_USAGE, "--image is all that the model reads: it does not go with a prompt, --chat, --perplexity, --ids-out, --save or --restore");
   if (o->penalty < NO_PENALTY) stop(EXIT_USAGE, "--repetition-penalty is below 1: a number from 1 to 65535 is needed");
   if ((o->save || o->restore) && (o->embed || o->text || o->operators || o->selftest))
     stop(EXIT_USAGE, "--save and --restore go with -p, --ids or --chat");
@@ -225,6 +229,18 @@ static const char *processor(void) {
   return *text ? text : " plain C only";
 }
 
+/* The self-test's image once more, for the time it takes and the arena. */
+static void time_selftest(const ep_model *model, const ep_info *info, const ep_config *cfg) {
+  void *arena;
+  size_t bytes;
+  ep_session *session = open_session(model, cfg, &arena, &bytes);
+  uint64_t start = milliseconds();
+  check(ep_eval_selftest(session, NULL), "self-test");
+  report_speed("prompt", (uint64_t)info->n_selftest, milliseconds() - start);
+  report_memory(session, bytes, info->context);
+  release(arena);
+}
+
 static int run_selftest(const ep_model *model, const ep_info *info, ep_config cfg) {
   size_t bytes;
   uint64_t digest;
@@ -238,6 +254,7 @@ static int run_selftest(const ep_model *model, const ep_info *info, ep_config cf
   if (st != EP_OK) printf(", expected 0x%016" PRIx64, info->digest);
   putchar('\n');
   fprintf(stderr, "processor:%s\n", processor());
+  if (info->channels) time_selftest(model, info, &cfg);
   return st == EP_OK ? 0 : EXIT_SELFTEST;
 }
 
@@ -255,6 +272,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the prompt by --ids and use --ids-out");
   if (!info->tokenizer && !o->ids_out && o->n) stop(EXIT_ERROR, "this model carries no tokenizer: use --ids-out");
   const char *prompt = o->prompt ? o->prompt : "";
+  if (info->channels) stop(EXIT_ERROR, "this model reads an image: give one by --image");
   if (info->embedding && (o->n || o->digest)) stop(EXIT_ERROR, "this model gives an embedding, not logits: use --embed");
   size_t n, bytes;
   int32_t vocab = info->vocab, context = cfg->context, token = -1;
@@ -356,6 +374,7 @@ int main(int argc, char **argv) {
   if (o.save) check_place(o.save);
   if (o.selftest) code = run_selftest(&model, &info, cfg);
   if (o.operators) operators(&model, &info, cfg);
+  else if (code == 0 && o.image) embed_image(&o, &model, &info, &cfg);
   else if (code == 0 && o.embed) embed(&o, &model, &info, &cfg);
   else if (code == 0 && o.chat) chat(&o, &model, &info, &cfg);
   else if (code == 0 && o.text) perplexity(&o, &model, &info, &cfg);

@@ -35,10 +35,7 @@ static int next_line(buffer *line) {
   return line->n > 0;
 }
 
-static void print_row(ep_session *session, const ep_info *info, const int32_t *ids, size_t n, int32_t *row, uint64_t *digest) {
-  if (n == 0) stop(EXIT_ERROR, "the text is empty and this model puts no token around it: give some text");
-  ep_rewind(session, 0);
-  check(ep_eval(session, ids, NULL, (int32_t)n, NULL), "evaluating");
+void print_row(ep_session *session, const ep_info *info, int32_t *row, uint64_t *digest) {
   check(ep_embedding(session, row), "embedding");
   *digest = ep_digest(*digest, row, (size_t)info->embedding);
   for (int32_t i = 0; i < info->embedding; i++) {
@@ -48,8 +45,16 @@ static void print_row(ep_session *session, const ep_info *info, const int32_t *i
   puts("]");
 }
 
+static void embed_text(ep_session *session, const ep_info *info, const int32_t *ids, size_t n, int32_t *row, uint64_t *digest) {
+  if (n == 0) stop(EXIT_ERROR, "the text is empty and this model puts no token around it: give some text");
+  ep_rewind(session, 0);
+  check(ep_eval(session, ids, NULL, (int32_t)n, NULL), "evaluating");
+  print_row(session, info, row, digest);
+}
+
 void embed(const options *o, const ep_model *model, const ep_info *info, const ep_config *cfg) {
   if (!info->embedding) stop(EXIT_ERROR, "this model gives logits, not an embedding: use it without --embed");
+  if (info->channels) stop(EXIT_ERROR, "this model reads an image: give one by --image");
   if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the text by --ids");
   size_t n, size, context = (size_t)cfg->context;
   uint64_t digest = EP_DIGEST_INIT, texts = 0, start = milliseconds();
@@ -60,7 +65,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
   if (o->ids) {
     int32_t *ids = parse_ids(o->ids, info->vocab, &n);
     if (n > context) stop(EXIT_ERROR, "--ids gives %zu tokens, the model takes %zu", n, context);
-    print_row(session, info, ids, n, row, &digest);
+    embed_text(session, info, ids, n, row, &digest);
     release(ids);
     texts++;
   } else {
@@ -68,7 +73,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
     for (int more = o->prompt ? 1 : next_line(&line); more; more = o->prompt ? 0 : next_line(&line), texts++) {
       int32_t *ids = encode_text(model, line.data ? line.data : "", line.n, ep_adds_bos(model), &n);
       if (n > context) n = cut(model, info, &line, ids, n, context);
-      print_row(session, info, ids, n, row, &digest);
+      embed_text(session, info, ids, n, row, &digest);
       release(ids);
     }
   }

@@ -98,7 +98,7 @@ def verify(bundle, on: str | Board) -> str:
     """
     target = board(on) if isinstance(on, str) else on
     runtime, model, expected = runtime_of(bundle), bundle.model_path, bundle.program.header.digest
-    tokens = [int(i) for i in bundle.program.arrays[bundle.program.header.selftest]]
+    tokens = list(bundle.image.info.selftest)
     result = target.selftest(runtime, model, tokens)
     if result.digest != expected:
         raise EdgePosError(

@@ -12,17 +12,19 @@ from ..program import Op, Program
 
 
 def operator_digests(program: Program) -> dict[int, int]:
-    """The digest of every operator with an output over the self-test's tokens, by its number, as the specification computes it."""
-    tokens = program.arrays[program.header.selftest]
-    session, digests = GoldenSession(program, context=len(tokens)), {}
+    """The digest of every operator with an output over the self-test's tokens or image, by its number, as the specification computes it."""
+    test, digests = program.arrays[program.header.selftest], {}
+    session = GoldenSession(program, None if program.image else len(test))
 
     def see(op: int, output: np.ndarray) -> None:
         digests[op] = fnv1a64(np.ascontiguousarray(output, "<i4").tobytes())
 
-    if program.embedding:
-        session.embed_int(tokens, trace=see)
+    if program.image:
+        session.embed_image_int(test.view(np.uint8).reshape(program.image), trace=see)
+    elif program.embedding:
+        session.embed_int(test, trace=see)
     else:
-        session.eval_int(tokens, trace=see)
+        session.eval_int(test, trace=see)
     return digests
 
 

@@ -27,8 +27,8 @@ class LinuxBoard(Board):
         return [self.compiler, *self.emulator[:1]]
 
     def selftest(self, runtime: Path, model: Path, tokens: Sequence[int]) -> SelfTest:
-        # The self-test's tokens once more as a prompt: for the time they take and the arena.
-        prompt = ["--ids", ",".join(map(str, tokens)), "-n", "0", "--context", str(len(tokens))]
+        # The self-test's tokens once more as a prompt: for the time they take and the arena. An image's are not asked for.
+        prompt = ["--ids", ",".join(map(str, tokens)), "-n", "0", "--context", str(len(tokens))] if tokens else []
         done = self._run(runtime, model, ["--selftest", "--threads", self.threads, *prompt], (0, 3))
         digest = re.search(r"^self-test .* digest 0x([0-9a-f]{16})", done.stdout, re.M)
         if not digest:

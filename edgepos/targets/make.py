@@ -129,9 +129,14 @@ def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder:
     arena = bundle.image.arena_size(context=context)
     runner = {WASM: "wasmtime --dir . ", LINUX: "./", MACOS: "./", WINDOWS: ""}[of.system] + "OUTPUT"
     argument = "" if wish.embed else " model.gguf"
-    run = f"{runner}{argument} --context {context} " + ("--embed" if bundle.image.info.embedding else '-p "Once upon a time"')
+    run = f"{runner}{argument} --context {context} " + _example(bundle.image.info)
     code = size - model if wish.embed else size
     return Product(file, tools.version(compiler), code, model, 0, arena, STACK, run)
+
+
+def _example(info) -> str:
+    """What to give the program."""
+    return "--image IMAGE.ppm" if info.channels else "--embed" if info.embedding else '-p "Once upon a time"'
 
 
 def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: Path, progress) -> Product:
