@@ -31,7 +31,10 @@ from edgepos.report.windows import stories
 from edgepos.resources import TINY_MODELS, tiny_model_dir
 
 ROOT = Path(__file__).resolve().parent.parent
-FORMATS = [("w8g32", "kv16"), ("w8g32", "kv8"), ("w8", "kv16"), ("w8", "kv8"), ("w4g32", "kv16")]
+FORMATS = [
+    ("w8g32", "a16", "kv16"), ("w8g32", "a16", "kv8"), ("w8", "a16", "kv16"), ("w8", "a16", "kv8"), ("w4g32", "a16", "kv16"),
+    ("w8g32", "a8g32", "kv16"), ("w8g32", "a8g32", "kv8"), ("w8", "a8g32", "kv16"), ("w4g32", "a8g32", "kv16"),
+]  # fmt: skip
 
 
 def sources(shared: Path) -> dict[str, Path]:
@@ -63,12 +66,12 @@ def rows_of(name: str, source: Path, text: str, count: int, folder: Path) -> lis
     canonical = load(source)
     reference = edgepos.reference(canonical)
     rows = []
-    for weights, kv in FORMATS:
-        bundle = edgepos.export_bundle(source, folder / f"{name}-{weights}-{kv}.edgepos", weights=weights, kv=kv)
+    for weights, activations, kv in FORMATS:
+        label = f"{weights} {activations} {kv}"
+        bundle = edgepos.export_bundle(source, folder / f"{name}-{label}.edgepos", weights=weights, activations=activations, kv=kv)
         windows = story_windows(bundle, text, count)
-        label = f"{weights} a16 {kv}"
         rows.append({"model": name, "format": label, "against": "float", **compare(reference, bundle.session(), windows)})
-        if (weights, kv) == ("w8g32", "kv16"):
+        if label == "w8g32 a16 kv16":
             own = edgepos.reference(canonical, weights_of=bundle)
             rows.append({"model": name, "format": label, "against": "float, same weights", **compare(own, bundle.session(), windows)})
             shifted = Shifted(bundle.session(), 1000)

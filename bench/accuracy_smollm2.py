@@ -25,15 +25,18 @@ from real_models import SMOLLM2, fetch  # noqa: E402
 MODEL = "SmolLM2-135M-Instruct"
 WINDOWS, TOKENS, LONG = 4, 512, 4000
 PIECE = 500  # tokens of a long window whose logits are in memory at a time
-FORMATS = [  # label, weights, kv, whether the file's integers are hidden from the compiler, largest group scale
-    ("w4g32 source grid, kv16", None, "kv16", False, None),
-    ("w4g32 source grid, kv8", None, "kv8", False, None),
-    ("w8g32, kv16", "w8g32", "kv16", False, None),
-    ("w8g32, kv8", "w8g32", "kv8", False, None),
-    ("w8g32 from float, 16-bit group scales, kv16", "w8g32", "kv16", True, None),
-    ("w8g32 from float, 8-bit group scales, kv16", "w8g32", "kv16", True, 255),
-    ("w8, kv16", "w8", "kv16", False, None),
-    ("w4g32 from float, kv16", "w4g32", "kv16", True, None),
+FORMATS = [  # label, weights, activations and kv, whether the file's integers are hidden from the compiler, largest group scale
+    ("w4g32 source grid, kv16", None, "a16", "kv16", False, None),
+    ("w4g32 source grid, kv8", None, "a16", "kv8", False, None),
+    ("w8g32, kv16", "w8g32", "a16", "kv16", False, None),
+    ("w8g32, kv8", "w8g32", "a16", "kv8", False, None),
+    ("w8g32 from float, 16-bit group scales, kv16", "w8g32", "a16", "kv16", True, None),
+    ("w8g32 from float, 8-bit group scales, kv16", "w8g32", "a16", "kv16", True, 255),
+    ("w8, kv16", "w8", "a16", "kv16", False, None),
+    ("w4g32 from float, kv16", "w4g32", "a16", "kv16", True, None),
+    ("w4g32 source grid, a8g32, kv16", None, "a8g32", "kv16", False, None),
+    ("w8g32, a8g32, kv16", "w8g32", "a8g32", "kv16", False, None),
+    ("w8g32, a8g32, kv8", "w8g32", "a8g32", "kv8", False, None),
 ]
 PEERS = [("its file, Q4_1", None, "f16"), ("Q8_0", "Q8_0", "f16"), ("Q8_0, KV q8_0", "Q8_0", "q8_0"), ("Q4_K_M", "Q4_K_M", "f16"), ("Q4_0", "Q4_0", "f16")]
 CHINESE = (
@@ -59,10 +62,10 @@ def _rows(text: Path, threads: int, llama: LlamaCpp | None) -> Iterable[dict]:
     if llama is not None:
         yield from _peer_rows(llama, source, canonical, reference, windows, threads)
     with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
-        for label, weights, kv, hidden, largest in FORMATS:
+        for label, weights, activations, kv, hidden, largest in FORMATS:
             given = replace(canonical, grids={}) if hidden else canonical
             with patch.object(weight_formats, "SCALE_MAX", largest or weight_formats.SCALE_MAX):
-                bundle = edgepos.export_bundle(given, Path(folder) / "model.edgepos", weights=weights, kv=kv, force=True)
+                bundle = edgepos.export_bundle(given, Path(folder) / "model.edgepos", weights=weights, activations=activations, kv=kv, force=True)
             session = bundle.session(context=TOKENS, threads=threads)
             saturations, found = 0, []
             comparison = Comparison()

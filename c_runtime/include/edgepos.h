@@ -116,7 +116,7 @@ typedef void (*ep_trace)(void *user, const ep_trace_event *event);
 
 typedef struct ep_config {
   int32_t context; /* tokens the session can hold; 0: the model's context; more than that is refused */
-  int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16, with a `cpu` that is no microcontroller's 64. Costs memory, never changes a bit. A model that attends in
+  int32_t n_batch; /* tokens evaluated at a time in prefill; 0: 16, with a `cpu` that is no microcontroller's 128. Costs memory, never changes a bit. A model that attends in
                       both directions takes no call of more tokens; 0: the context */
   int32_t threads; /* tasks that `parallel` may run at a time; 0 or 1: none. Each costs context * 4 bytes and a few kB */
   ep_parallel parallel;

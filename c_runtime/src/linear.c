@@ -12,8 +12,9 @@ static void sum_groups(int32_t *sums, const int16_t *q, int32_t groups) {
 
 static void sum_groups8(int32_t *sums, const int8_t *q, int32_t groups) {
   for (int32_t i = 0; i < groups; i++, q += 32) {
-    sums[i] = 0;
-    for (int32_t c = 0; c < 32; c++) sums[i] += q[c];
+    int16_t sum = 0; /* compilers add more of these at a time */
+    for (int32_t c = 0; c < 32; c++) sum = (int16_t)(sum + q[c]);
+    sums[i] = sum;
   }
 }
 
@@ -41,6 +42,17 @@ void ep_linear_narrow(const ep_session *s, const int32_t *op, int32_t from, int3
     if (op[EP_O_P0 + 2]) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
   }
   if (s->kernels.arrange) s->kernels.arrange(s->narrow + (size_t)from * (size_t)cols, cols, to - from);
+}
+
+/* The LINEAR before this one in its part of the program has left the same input narrowed in the same way, as with q, k and v. */
+static int is_narrowed(const ep_session *s, const int32_t *op) {
+  const int32_t *head = ep_op(&s->program, s->program.head_start), *first = op < head ? s->program.ops : head;
+  for (const int32_t *before = op; before > first;) {
+    before -= EP_OP_WORDS;
+    if (before[EP_O_CODE] == EP_LINEAR)
+      return before[EP_O_IN0] == op[EP_O_IN0] && before[EP_O_P0 + 2] == op[EP_O_P0 + 2] && before[EP_O_P0 + 3] == op[EP_O_P0 + 3];
+  }
+  return 0;
 }
 
 static void cap_logits(const ep_session *s, const int32_t *op, int32_t *y, int32_t n, uint64_t *count) {
@@ -138,9 +150,11 @@ static void task(void *arg, int32_t i) {
 void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {
   int32_t rows = ep_rows(&s->program, op[EP_O_T0]), cols = ep_linear_cols(&s->program, op);
   job j = {s, op, out, n, rows, ep_lanes_for(s, (int64_t)rows * cols * n)};
-  if (n / 4 >= j.lanes)
-    ep_run_lanes(s, narrow_task, &j, j.lanes);
-  else
-    ep_linear_narrow(s, op, 0, n);
+  if (!is_narrowed(s, op)) {
+    if (n / 4 >= j.lanes)
+      ep_run_lanes(s, narrow_task, &j, j.lanes);
+    else
+      ep_linear_narrow(s, op, 0, n);
+  }
   ep_run_lanes(s, task, &j, j.lanes);
 }

@@ -76,7 +76,7 @@ static ep_status prepare(ep_session *s, const ep_model *model, const ep_config *
   if (s->program.patches) s->cfg.context = s->cfg.n_batch = s->program.context; /* an image is one call, always of as many tokens */
   if (s->cfg.context == 0) s->cfg.context = s->program.context;
   const int small = !(cfg->cpu & ~(EP_CPU_DSP | EP_CPU_MVE)); /* a microcontroller, or any processor in C */
-  if (s->cfg.n_batch == 0) s->cfg.n_batch = s->program.one_call ? s->cfg.context : small ? 16 : 64;
+  if (s->cfg.n_batch == 0) s->cfg.n_batch = s->program.one_call ? s->cfg.context : small ? 16 : 128;
   if (s->cfg.n_batch > s->cfg.context) s->cfg.n_batch = s->cfg.context;
   if (cfg->threads == 0 || !cfg->parallel) s->cfg.threads = 1;
   ep_choose_kernels(&s->kernels, cfg->cpu);

@@ -6,7 +6,7 @@
 #include "kernels/kernels.h"
 
 /* One kernel call: EP_TILE sums, for several tokens at least EP_TILE_ROWS rows and at most EP_TILE_TOKENS tokens. */
-enum { EP_TILE = 128, EP_TILE_ROWS = 16, EP_TILE_TOKENS = 64 };
+enum { EP_TILE = 128, EP_TILE_ROWS = 32, EP_TILE_TOKENS = 128 };
 
 /* Scratch of one task that may run beside others. */
 typedef struct ep_lane {

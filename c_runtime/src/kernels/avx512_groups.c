@@ -141,13 +141,14 @@ INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int
 
 /* ---- several tokens --------------------------------------------------------------------------------------------- */
 
-enum { PANEL = 16 }; /* groups: 16 of w8, times their d, stay below 2^31 */
+/* Groups of a panel. A row of w8 without scales is added up in 32 bits: at most 16 of them. */
+enum { PANEL = 20, PANEL_W8 = 16 };
 
-/* Sixteen rows of up to PANEL groups. The rows of a vector are 0, 8, 1, 9, ... 7, 15, so that the even dwords of a sum are rows 0 to 7
- * and the odd ones rows 8 to 15. */
+/* Sixteen or 32 rows of up to PANEL groups, sixteen in a half. The rows of a vector are 0, 8, 1, 9, ... 7, 15, so that the even dwords
+ * of a sum are rows 0 to 7 and the odd ones rows 8 to 15. */
 typedef struct panel {
-  _Alignas(64) int8_t w[PANEL][8][64]; /* four columns of each row, unsigned */
-  int32_t g[PANEL][16], u[PANEL][16];  /* scales, minima */
+  _Alignas(64) int8_t w[PANEL][2][8][64];   /* four columns of each row, unsigned */
+  int32_t g[PANEL][2][16], u[PANEL][2][16]; /* scales, minima */
 } panel;
 
 INLINE __m256i row32(const int8_t *w, int form) {
@@ -181,97 +182,118 @@ INLINE void turn(int8_t *to, const int8_t *w, size_t stride, int form) {
   }
 }
 
-INLINE void fill(panel *to, const ep_tile *tile, size_t r, size_t i, size_t groups, int form) {
+/* Sixteen rows from r on, groups from i on. */
+INLINE void fill(panel *to, size_t half, const ep_tile *tile, size_t r, size_t i, size_t groups, int form) {
   size_t all = (size_t)tile->cols / 32, bytes = form == W4G32 ? 16 : 32, step = form == W4G32 ? 2 : 1;
   for (size_t k = 0; k < groups; k++) {
-    const int8_t *w = tile->w + (r * all + i + k) * bytes, *later = w + 16 * all * bytes;
-    turn(to->w[k][0], w, all * bytes, form);
+    const int8_t *w = tile->w + (r * all + i + k) * bytes, *later = w + 32 * all * bytes;
+    turn(to->w[k][half][0], w, all * bytes, form);
     for (size_t row = 0; row < 16; row++, later += all * bytes) _mm_prefetch((const char *)later, _MM_HINT_T1); /* the next panel */
-    if (form == W8) continue;
-    const int16_t *g = tile->g + (r * all + i + k) * step;
-    for (size_t row = 0; row < 16; row++, g += all * step) {
-      size_t at = row % 8 * 2 + row / 8;
-      to->g[k][at] = g[0];
-      if (form == W4G32) to->u[k][at] = g[1];
+  }
+  for (size_t row = 0; row < 16 && form != W8; row++) {
+    const int16_t *g = tile->g + ((r + row) * all + i) * step;
+    size_t at = row % 8 * 2 + row / 8;
+    for (size_t k = 0; k < groups; k++, g += step) {
+      to->g[k][half][at] = g[0];
+      if (form == W4G32) to->u[k][half][at] = g[1];
     }
   }
 }
 
-/* s[k] += one group of the panel against n <= 8 tokens. */
-INLINE void products(__m512i *s, const int8_t *w, const int8_t *x, size_t cols, int n) {
+/* The dot products of one group of the panel with n tokens are added to s: halves of rows, one after the other, of each. */
+INLINE void products(__m512i *s, const int8_t *w, const int8_t *x, size_t cols, int n, int halves) {
   for (size_t q = 0; q < 8; q += 4, w += 4 * 64, x += 16) {
-    const int8_t *half[2] = {x, x + 4 * cols};
-    KEEP(half[0]);
-    KEEP(half[1]);
+    const int8_t *part[2] = {x, x + 4 * cols};
+    KEEP(part[0]);
+    KEEP(part[1]);
     UNROLL for (size_t p = 0; p < 4; p++) {
-      __m512i bytes = load(w + 64 * p);
-      UNROLL for (int k = 0; k < n; k++)
-        s[k] = _mm512_dpbusd_epi32(s[k], bytes, four_at(half[k / 4] + (size_t)(k % 4) * cols + 4 * p));
+      __m512i rows[2] = {load(w + 64 * p), halves == 2 ? load(w + 64 * p + 512) : _mm512_setzero_si512()};
+      UNROLL for (int k = 0; k < n; k++) {
+        __m512i four = four_at(part[k / 4] + (size_t)(k % 4) * cols + 4 * p);
+        UNROLL for (int h = 0; h < halves; h++) s[k * halves + h] = _mm512_dpbusd_epi32(s[k * halves + h], rows[h], four);
+      }
     }
   }
 }
 
-/* The panel, whose first group is i, against n <= 8 tokens from t on: out is of the panel's first row. */
-INLINE void block(int64_t *out, const ep_tile *tile, const panel *w, size_t i, size_t groups, size_t t, int n, int form) {
-  size_t cols = (size_t)tile->cols, rows = (size_t)tile->rows, all = cols / 32, at = t * all + i;
+/* The sums of one group, times its scale and d, are added to low and high; for w8 times d to low. */
+INLINE void scale(__m512i *low, __m512i *high, __m512i s, __m512i g, __m512i u, __m512i d, __m512i sum, int form) {
+  if (form == W8) {
+    *low = _mm512_add_epi32(*low, _mm512_mullo_epi32(s, d));
+  } else if (form == W8G32) {
+    s = _mm512_mullo_epi32(s, d);
+    *low = _mm512_add_epi64(*low, _mm512_mul_epi32(s, g));
+    *high = _mm512_add_epi64(*high, _mm512_mul_epi32(odd(s), odd(g)));
+  } else { /* s is below 2^16 and sum below 2^12: together below 2^31 */
+    s = _mm512_add_epi32(_mm512_mullo_epi32(s, g), _mm512_mullo_epi32(sum, u));
+    *low = _mm512_add_epi64(*low, _mm512_mul_epi32(s, d));
+    *high = _mm512_add_epi64(*high, _mm512_mul_epi32(odd(s), d));
+  }
+}
+
+/* The panel, whose first group is i, against n tokens from t on, n * halves <= 8; out is of the panel's first row. */
+INLINE void block(int64_t *out, const ep_tile *tile, const panel *w, size_t i, size_t groups, size_t t, int n, int halves, int form) {
+  size_t all = (size_t)tile->cols / 32, cols = (size_t)tile->cols, rows = (size_t)tile->rows, at = t * all + i;
   const int8_t *x = tile->x8 + 32 * at;
-  const int32_t *sums = tile->sums + at, *scales = tile->d + at;
-  __m512i low[8], high[8], s[8], row[8];
+  const int32_t *sums = tile->sums + at, *d = tile->d + at;
+  __m512i low[8], high[8], s[8];
   int32_t less[8][PANEL];
   UNROLL for (int k = 0; k < n; k++) {
-    __m512i sum = _mm512_maskz_loadu_epi32((__mmask16)first(groups), sums + (size_t)k * all);
-    store(less[k], _mm512_slli_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), sum), 7));
-    low[k] = i ? load(out + (size_t)k * rows) : _mm512_setzero_si512();
-    high[k] = i ? load(out + (size_t)k * rows + 8) : _mm512_setzero_si512();
-    row[k] = _mm512_setzero_si512();
+    for (size_t g = 0; g < groups && form != W4G32; g++) less[k][g] = -128 * sums[(size_t)k * all + g];
+    UNROLL for (int h = 0; h < halves; h++) {
+      const int64_t *of = out + (size_t)k * rows + 16 * h;
+      low[k * halves + h] = i && form != W8 ? load(of) : _mm512_setzero_si512();
+      high[k * halves + h] = i && form != W8 ? load(of + 8) : _mm512_setzero_si512();
+    }
   }
   for (size_t g = 0; g < groups; g++, x += 32) {
-    UNROLL for (int k = 0; k < n; k++) s[k] = form == W4G32 ? _mm512_setzero_si512() : _mm512_set1_epi32(less[k][g]);
-    products(s, w->w[g][0], x, cols, n);
-    __m512i even_scale = load(w->g[g]), odd_scale = odd(even_scale), minima = load(w->u[g]);
-    UNROLL for (int k = 0; k < n; k++) {
-      __m512i d = _mm512_set1_epi32(scales[(size_t)k * all + g]);
-      if (form == W8) {
-        row[k] = _mm512_add_epi32(row[k], _mm512_mullo_epi32(s[k], d));
-      } else if (form == W8G32) {
-        __m512i scaled = _mm512_mullo_epi32(s[k], d);
-        low[k] = _mm512_add_epi64(low[k], _mm512_mul_epi32(scaled, even_scale));
-        high[k] = _mm512_add_epi64(high[k], _mm512_mul_epi32(odd(scaled), odd_scale));
-      } else { /* a sum below 2^16 times its scale and one below 2^12 times its minimum: together below 2^31 */
-        __m512i group = _mm512_mullo_epi32(s[k], even_scale), sum = _mm512_set1_epi32(sums[(size_t)k * all + g]);
-        group = _mm512_add_epi32(group, _mm512_mullo_epi32(sum, minima));
-        low[k] = _mm512_add_epi64(low[k], _mm512_mul_epi32(group, d));
-        high[k] = _mm512_add_epi64(high[k], _mm512_mul_epi32(odd(group), d));
+    UNROLL for (int k = 0; k < n; k++)
+      UNROLL for (int h = 0; h < halves; h++) s[k * halves + h] = form == W4G32 ? _mm512_setzero_si512() : _mm512_set1_epi32(less[k][g]);
+    products(s, w->w[g][0][0], x, cols, n, halves);
+    UNROLL for (int h = 0; h < halves; h++) {
+      __m512i scales = load(w->g[g][h]), minima = form == W4G32 ? load(w->u[g][h]) : scales;
+      UNROLL for (int k = 0; k < n; k++) {
+        size_t of = (size_t)k * all + g;
+        __m512i by = _mm512_set1_epi32(d[of]), sum = form == W4G32 ? _mm512_set1_epi32(sums[of]) : by;
+        scale(low + k * halves + h, high + k * halves + h, s[k * halves + h], scales, minima, by, sum, form);
       }
     }
   }
   UNROLL for (int k = 0; k < n; k++) {
-    if (form == W8) {
-      low[k] = _mm512_add_epi64(low[k], _mm512_srai_epi64(_mm512_slli_epi64(row[k], 32), 32));
-      high[k] = _mm512_add_epi64(high[k], _mm512_srai_epi64(row[k], 32));
+    UNROLL for (int h = 0; h < halves; h++) {
+      int64_t *of = out + (size_t)k * rows + 16 * h;
+      __m512i even = low[k * halves + h], uneven = high[k * halves + h];
+      if (form == W8) {
+        uneven = _mm512_srai_epi64(even, 32);
+        even = _mm512_srai_epi64(_mm512_slli_epi64(even, 32), 32);
+        if (i) even = _mm512_add_epi64(even, load(of)), uneven = _mm512_add_epi64(uneven, load(of + 8));
+      }
+      store(of, even);
+      store(of + 8, uneven);
     }
-    store(out + (size_t)k * rows, low[k]);
-    store(out + (size_t)k * rows + 8, high[k]);
   }
 }
 
-/* Sixteen rows from r on against all tokens of the tile. */
-INLINE void rows16(int64_t *acc, const ep_tile *tile, size_t r, int form) {
-  size_t all = (size_t)tile->cols / 32, tokens = (size_t)tile->tokens, rows = (size_t)tile->rows;
+/* Sixteen rows, or twice as many, from r on against all tokens of the tile. */
+INLINE void many_rows(int64_t *acc, const ep_tile *tile, size_t r, int halves, int form) {
+  size_t all = (size_t)tile->cols / 32, tokens = (size_t)tile->tokens, rows = (size_t)tile->rows, most = form == W8 ? PANEL_W8 : PANEL;
+  size_t panels = (all + most - 1) / most, each = (all + panels - 1) / panels; /* of one size as far as that goes */
   panel *w = (panel *)tile->scratch;
-  for (size_t i = 0; i < all; i += PANEL) {
-    size_t groups = all - i < PANEL ? all - i : PANEL, t = 0;
-    fill(w, tile, r, i, groups, form);
-    for (; t + 8 <= tokens; t += 8) block(acc + t * rows + r, tile, w, i, groups, t, 8, form);
-    for (; t + 4 <= tokens; t += 4) block(acc + t * rows + r, tile, w, i, groups, t, 4, form);
-    for (; t < tokens; t++) block(acc + t * rows + r, tile, w, i, groups, t, 1, form);
+  for (size_t i = 0; i < all; i += each) {
+    size_t groups = all - i < each ? all - i : each, t = 0;
+    for (size_t h = 0; h < (size_t)halves; h++) fill(w, h, tile, r + 16 * h, i, groups, form);
+    for (; halves == 1 && t + 8 <= tokens; t += 8) block(acc + t * rows + r, tile, w, i, groups, t, 8, halves, form);
+    for (; t + 4 <= tokens; t += 4) block(acc + t * rows + r, tile, w, i, groups, t, 4, halves, form);
+    for (; t < tokens; t++) block(acc + t * rows + r, tile, w, i, groups, t, 1, halves, form);
   }
 }
 
 INLINE void linear(int64_t *acc, const ep_tile *tile, int form) {
   size_t r = 0, rows = (size_t)tile->rows, tokens = (size_t)tile->tokens;
-  if (tokens >= 4)
-    for (; r + 16 <= rows; r += 16) rows16(acc, tile, r, form);
+  if (tokens >= 4) {
+    for (; r + 32 <= rows; r += 32) many_rows(acc, tile, r, 2, form);
+    for (; r + 16 <= rows; r += 16) many_rows(acc, tile, r, 1, form);
+  }
   for (size_t t = 0; t < tokens && r < rows; t++) one_token(acc, tile, r, t, form);
 }
 
