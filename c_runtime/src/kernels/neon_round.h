@@ -5,6 +5,7 @@
 
 #include "neon.h"
 
+#ifdef EP_HAS_NEON
 /* sat32 where that changes nothing. */
 INLINE int32x4_t narrowed(int64x2_t a, int64x2_t b, int32x4_t *odd) {
   int32x4_t low = vuzp1q_s32(vreinterpretq_s32_s64(a), vreinterpretq_s32_s64(b));
@@ -41,5 +42,6 @@ INLINE void neighbours(int32x4_t *first, int32x4_t *second, const int32_t *table
   int32x4_t b = vcombine_s32(vld1_s32(table + vgetq_lane_s32(i, 2)), vld1_s32(table + vgetq_lane_s32(i, 3)));
   *first = vuzp1q_s32(a, b), *second = vuzp2q_s32(a, b);
 }
+#endif
 
 #endif
