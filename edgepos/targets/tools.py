@@ -27,6 +27,9 @@ PACKAGES = {
     "qemu-x86_64": "qemu-user",
     "qemu-system-arm": "qemu-system-arm",
     "node": "nodejs",
+    "java": "default-jdk-headless",
+    "javac": "default-jdk-headless",
+    "cmake": "cmake",
     "ssh": "openssh-client",
     "scp": "openssh-client",
 }
