@@ -180,6 +180,9 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 def main() -> None:
     """Entry point: errors are one line; exit code 1 for what failed, 2 for wrong usage, 3 for a figure worse than --fail-above."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the caller: no file may get its number
+            setattr(sys, name, open(os.devnull, mode))
     warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}", style="yellow")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that temporary folders go
     try:

@@ -33,7 +33,7 @@ def _beside(file: Path) -> Iterator[Path]:
     temporary = file.parent / f".edgepos-{secrets.token_hex(8)}.tmp"  # short, so that it fits wherever the file's name does
     try:
         if file.exists() and not file.is_file():
-            raise EdgePosError(f"{file}: it is there and no regular file; name another one")
+            raise EdgePosError(f"{file}: cannot be written (it is there and no regular file); name another one")
         yield temporary
     except OSError as error:
         raise EdgePosError(f"{file}: cannot be written ({error.strerror or error}); choose a writable place with enough room") from None

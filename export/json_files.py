@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from edgepos.bounded_file import read_bounded
 from edgepos.errors import FormatError
 
 
@@ -51,6 +52,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def read_bytes(path: Path) -> bytes:
     """The bytes of ``path``; raises FormatError when it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_bounded(path, path.name)
     except OSError as error:
         raise FormatError(f"{path.name}: cannot be read ({error.strerror}) in {path.parent}") from None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from zipfile import BadZipFile
 
 import numpy as np
 
 from ..errors import FormatError
+from .numpy_files import reading
 from .table_file import TableFile
 
 _AGAIN = "emit the tables again"
@@ -47,11 +47,8 @@ def _compare_arrays(name: str, array: str, found: np.ndarray, expected: np.ndarr
 
 
 def _compare_npz(name: str, data: bytes, table: TableFile) -> None:
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            found = {key: archive[key] for key in table.npz_arrays()}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise FormatError(f"{name}: {error}; {_AGAIN}") from None
+    with reading(name, _AGAIN), np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        found = {key: archive[key] for key in table.npz_arrays()}
     for array, expected in table.npz_arrays().items():
         _compare_arrays(name, array, found[array], expected)
 

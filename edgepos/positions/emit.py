@@ -10,17 +10,19 @@ from dataclasses import replace
 from decimal import ROUND_FLOOR, Context
 from functools import partial
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
+from ..bounded_file import read_bounded
 from ..errors import FormatError, UnsupportedError
+from ..export.shorten import shorten
 from . import emit_absolute, emit_alibi, emit_bias, emit_rope
 from .alibi import Alibi
 from .compare import compare
 from .hybrid import of_parts, parts_of
 from .learned import Learned
 from .none import NoPosition
+from .numpy_files import reading
 from .plan import RotationPlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rotation
@@ -135,15 +137,15 @@ def _check_parts(directory: Path, index: dict) -> list[dict]:
 
 def _read(directory: Path, name: str) -> bytes:
     try:
-        return (directory / name).read_bytes()
+        return read_bounded(directory / name, name)
     except OSError as error:
         raise FormatError(f"{name}: {error.strerror}; emit the tables again") from None
 
 
 def _read_index(directory: Path, part: str = "") -> dict:
     try:
-        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        index = json.loads(read_bounded(directory / INDEX, INDEX).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FormatError(f"{part}{'/' if part else ''}{INDEX}: {reason}; allowed is what edgepos wrote") from None
     if not isinstance(index, dict):
@@ -159,7 +161,7 @@ def _check_formats(formats) -> tuple[str, ...]:
     """The formats asked for. Raises UnsupportedError for one that is not known or for none."""
     unknown = [f for f in formats if f not in FORMATS]
     if unknown or not formats:
-        raise UnsupportedError(f"formats is {list(formats)}; known are {', '.join(FORMATS)}")
+        raise UnsupportedError(f"formats is {shorten(list(formats))}; known are {', '.join(FORMATS)}")
     return tuple(formats)
 
 
@@ -226,12 +228,9 @@ def _rows(spec: Spec, context: int, bits: tuple[int, ...], weights, per_tensor: 
 def stored_weights(directory: Path) -> np.ndarray | None:
     """The learned values that an .npz of the folder carries, if any does."""
     for path in sorted(directory.glob("*.npz")):
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                if "source" in archive.files:
-                    return archive["source"]
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
-            raise FormatError(f"{path.name}: {error}; emit the tables again") from None
+        with reading(path.name, "emit the tables again"), np.load(path, allow_pickle=False) as archive:
+            if "source" in archive.files:
+                return archive["source"]
     return None
 
 

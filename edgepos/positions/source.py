@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ..bounded_file import read_bounded
 from ..errors import FormatError
 from .emit import INDEX, check_parts_index, stored_weights
 from .families import from_config
 from .gguf_config import from_gguf
 from .hybrid import parts_of
 from .learned import Learned
+from .numpy_files import reading
 from .relative import RelativeBias, T5Bias
 from .spec import Spec
 
@@ -68,12 +70,10 @@ def read_table(text: str) -> np.ndarray:
     """A learned table from FILE.npy, or from FILE.npz:NAME or FILE.safetensors:NAME, float64. Raises FormatError."""
     file, _, name = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     path = Path(file)
-    try:
+    with reading(path.name, "allowed are .npy, .npz:NAME and .safetensors:NAME"):
         if path.suffix == ".npy":
             return _numbers(np.load(path, allow_pickle=False), path.name)
         arrays = _arrays(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise FormatError(f"{path.name}: {getattr(error, 'strerror', None) or error}; allowed are .npy, .npz:NAME and .safetensors:NAME") from None
     if name not in arrays:
         raise FormatError(f"{path.name} holds {', '.join(arrays)}; name one, as {path.name}:NAME")
     return _numbers(arrays[name], name)
@@ -96,7 +96,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, path.name).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path.name}: {getattr(error, 'strerror', None) or error}") from None
 

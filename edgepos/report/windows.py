@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..bounded_file import read_bounded
 from ..errors import EdgePosError, FormatError
 
 SAMPLE = Path(__file__).with_name("sample.txt")
-MAX_TEXT_BYTES = 1 << 28
 WINDOW = 512  # tokens of context at most, so that figures of different models compare
 
 
@@ -60,10 +60,7 @@ def read_texts(paths: list[Path], field: str = "text") -> Text:
 
 def _read(file: Path) -> bytes:
     try:
-        size = file.stat().st_size
-        if size > MAX_TEXT_BYTES:
-            raise FormatError(f"text {file}: {size} bytes found, at most {MAX_TEXT_BYTES} allowed; give a part of it")
-        return file.read_bytes()
+        return read_bounded(file, f"text {file}")
     except OSError as error:
         raise FormatError(f"text {file}: {error.strerror}; give a readable file") from None
 
