@@ -1,8 +1,10 @@
 /* Attention with Advanced SIMD. */
+#include "neon.h"
+
+#ifdef EP_HAS_NEON
 #include "../constants.h"
 #include "neon_round.h"
 
-#ifdef EP_HAS_NEON
 INLINE int32x4_t add_products(int32x4_t sum, int16x8_t a, int16x8_t b) {
   return vmlal_high_s16(vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b)), a, b);
 }

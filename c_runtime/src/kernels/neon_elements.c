@@ -1,8 +1,10 @@
 /* Rounding and the operators that work number by number, with Advanced SIMD. */
 #include "elements.h"
-#include "neon_round.h"
+#include "neon.h"
 
 #ifdef EP_HAS_NEON
+#include "neon_round.h"
+
 NEON static int32_t narrow16(int16_t *q, const int32_t *x, int32_t n) {
   uint32x4_t most = vdupq_n_u32(0); /* |-2^31| is 2^31 without sign */
   int32_t i = 0;
