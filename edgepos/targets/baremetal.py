@@ -30,6 +30,7 @@ class BareMetalBoard(Board):
     model_at: int = 0
     model_room: int = 0
     request_at: int = 0
+    emulator_options: tuple[str, ...] = ()
 
     def needs(self) -> list[str]:
         return [self.compiler, "qemu-system-arm"]
@@ -70,7 +71,7 @@ class BareMetalBoard(Board):
         """What a program prints on the emulated board. Raises EdgePosError when it ends with an error."""
         options = ["-display", "none", "-monitor", "none", "-serial", "none", "-chardev", "stdio,id=text,mux=off"]
         options += ["-semihosting-config", "enable=on,target=native,chardev=text"]
-        done = tools.run([tools.find("qemu-system-arm"), "-M", self.machine, *options, *devices, "-kernel", program], RUN_SECONDS)
+        done = tools.run([tools.find("qemu-system-arm"), "-M", self.machine, *self.emulator_options, *options, *devices, "-kernel", program], RUN_SECONDS)
         lines = _lines(done.stdout)
         if done.returncode != 0 or "error" in lines:
             reason = lines.get("error") or tools.last_line(done.stderr)
