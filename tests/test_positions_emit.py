@@ -366,7 +366,7 @@ RECORDED = {
     "mrope": "11e4d6468e5d 2a88eb8e496a ae5ea3e34644 fa801fba1a00",
     "axial-rope": "f59cdb0db296 c18352a5d7d3 aebb1ce447d2 3fef0a807506",
     "alibi": "54abbca10fe2 29cec6d66ac3 909ec250e9c7 5e32894c8615",
-    "alibi-slopes": "5ce96794ae4c 93b4159e9d06 4819195892db 65ebe3cfb7e7",
+    "alibi-slopes": "fe0e486cfc5b 7510d777e896 2c86b79e2f7b 65ebe3cfb7e7",
     "t5": "ab5953f28f5a 6d185cf67c11 b415147ae6ac 89eb151f949c",
     "t5-bucket": "204f457c6bf5 522314eb4e57 376b958f9f91",
     "t5-layers": "b053068a01de 9dde3d6a99df a5eb91bcf597 88e55e59558d",
