@@ -36,9 +36,9 @@ def build_program(folder: Path) -> Path:
     return next(p for p in build.rglob("edgepos-run") if p.is_file())
 
 
-def run_once(program: Path, bundle, tokens: int) -> tuple[float, int]:
+def generate(program: Path, model: Path, tokens: int, threads: int = 1) -> tuple[float, int]:
     """(tokens per second, peak resident bytes) of one run."""
-    command = [program, bundle.model_path, "--ids", "1", "-n", str(tokens), "--context", str(tokens + 1), "--no-eos", "--ids-out"]
+    command = [program, model, "--ids", "1", "-n", str(tokens), "--context", str(tokens + 1), "--no-eos", "--ids-out", "--threads", str(threads)]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     # Asked of the running process: what wait4 tells afterwards includes this process's own memory before exec.
     peak = 0
@@ -73,7 +73,7 @@ def main() -> None:
         for path in paths:
             bundle = edgepos.open(path)
             info = bundle.image.info
-            results = [run_once(program, bundle, min(a.tokens, bundle.context - 1)) for _ in range(a.runs)]
+            results = [generate(program, bundle.model_path, min(a.tokens, bundle.context - 1)) for _ in range(a.runs)]
             speeds = [speed for speed, _ in results]
             per_token = info.weight_bytes_per_token + info.kv_bytes_per_token * a.tokens // 2
             allowed = bundle.model_path.stat().st_size + info.kv_bytes_per_token * (a.tokens + 1) + 30_000_000

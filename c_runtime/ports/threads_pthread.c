@@ -17,8 +17,9 @@
 /* Rounds of a model follow each other within microseconds, waking a thread takes longer: who waits looks for a moment, then sleeps. */
 enum { LOOKS = 500 };
 /* A worker whose processor was taken away in the middle of a task holds up everybody until it gets it back. After waiting for more
- * than STALL nanoseconds the caller works alone for ALONE times as long, so that a busy machine costs a few per cent at most. */
-enum { STALL = 500000, ALONE = 16 };
+ * than STALL nanoseconds the caller works alone for ALONE times as long, and twice as long as the last time if that was not long ago,
+ * but never for more than LONGEST: a machine that stays busy costs next to nothing. */
+enum { STALL = 500000, ALONE = 16, LONGEST = 2000000000 };
 
 /* The caller works too and waits only for workers that have joined its round, so a worker that wakes up late costs nothing. */
 struct ep_pool {
@@ -29,7 +30,8 @@ struct ep_pool {
   int32_t n; /* tasks of the open round; 0: none is open */
   int32_t asleep, workers;
   int stop;
-  int64_t alone_until; /* nanoseconds; 0: workers take part */
+  int64_t alone_until; /* nanoseconds; 0: workers take part, */
+  int64_t together_since, alone_for; /* and have done so since then, after so long without them */
   atomic_int next, round, joined;
   pthread_t thread[];
 };
@@ -99,7 +101,10 @@ int32_t ep_pool_threads(const ep_pool *pool) { return pool->workers + 1; }
 /* Whether the workers are left out of this round. */
 static int alone(ep_pool *pool) {
   if (pool->workers == 0) return 1;
-  if (pool->alone_until && nanoseconds() >= pool->alone_until) pool->alone_until = 0;
+  if (pool->alone_until && nanoseconds() >= pool->alone_until) {
+    pool->together_since = pool->alone_until;
+    pool->alone_until = 0;
+  }
   return pool->alone_until != 0;
 }
 
@@ -112,7 +117,11 @@ static void wait_for_workers(ep_pool *pool) {
   pthread_mutex_unlock(&pool->lock);
   if (since == 0) return;
   int64_t now = nanoseconds(), waited = now - since;
-  if (waited > STALL) pool->alone_until = now + ALONE * waited;
+  if (waited <= STALL) return;
+  int64_t again = now - pool->together_since < pool->alone_for ? 2 * pool->alone_for : 0;
+  pool->alone_for = ALONE * waited > again ? ALONE * waited : again;
+  if (pool->alone_for > LONGEST) pool->alone_for = LONGEST;
+  pool->alone_until = now + pool->alone_for;
 }
 
 void ep_pool_run(void *data, ep_task fn, void *arg, int32_t n) {
