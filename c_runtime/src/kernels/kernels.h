@@ -95,6 +95,7 @@ void ep_choose_kernels(ep_kernels *table, uint32_t cpu);
 void ep_generic_kernels(ep_kernels *table);
 /* Override what the instruction set speeds up, if it is among the bits and this build has it. */
 void ep_avx2_kernels(ep_kernels *table, uint32_t cpu);
+void ep_avx2_groups(ep_kernels *table, uint32_t cpu);
 void ep_avx512_kernels(ep_kernels *table, uint32_t cpu);
 void ep_neon_kernels(ep_kernels *table, uint32_t cpu);
 void ep_dsp_kernels(ep_kernels *table, uint32_t cpu);
