@@ -30,17 +30,18 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def bundle(request, root, tmp_path_factory):
-    """bundle(name, kv="kv16"): stories260K or a model of examples/ as an opened bundle, exported once per run of the tests."""
+    """bundle(name, kv="kv16", activations="a16"): stories260K or a model of examples/ as an opened bundle, exported once per run of the tests."""
     made = {}
     folder = tmp_path_factory.mktemp("bundles")
 
-    def get(name: str, kv: str = "kv16"):
-        if (name, kv) not in made:
+    def get(name: str, kv: str = "kv16", activations: str = "a16"):
+        key = f"{name}-{activations}-{kv}"
+        if key not in made:
             import edgepos
 
             found = [path for path in (root / "examples" / group / name for group in ("tiny", "positions")) if path.is_dir()]
             source = found[0] if found else request.getfixturevalue("shared") / "models" / name / f"{name}.bin"
-            made[name, kv] = edgepos.export_bundle(source, folder / f"{name}-{kv}.edgepos", kv=kv)
-        return made[name, kv]
+            made[key] = edgepos.export_bundle(source, folder / f"{key}.edgepos", kv=kv, activations=activations)
+        return made[key]
 
     return get
