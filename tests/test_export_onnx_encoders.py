@@ -66,6 +66,33 @@ def test_pooling_and_normalization_in_the_graph(bert):
     np.testing.assert_allclose(reference(canonical).embed(ids), mean / np.linalg.norm(mean), rtol=0, atol=1e-4)
 
 
+class Dense(torch.nn.Module):
+    """What sentence-transformers puts behind the pooling: layers with tanh or nothing, then maybe the norm."""
+
+    def __init__(self, model, act, normalize: bool):
+        super().__init__()
+        self.model, self.act, self.normalize = model, act, normalize
+        self.first, self.second = torch.nn.Linear(48, 20), torch.nn.Linear(20, 12, bias=False)
+
+    def forward(self, input_ids):
+        row = self.model(input_ids=input_ids).last_hidden_state.mean(1)
+        row = self.second(self.act(self.first(row)))
+        return torch.nn.functional.normalize(row, p=2, dim=1) if self.normalize else row
+
+
+@pytest.mark.parametrize("act, normalize", [(torch.nn.Tanh(), True), (torch.nn.Identity(), False)])
+def test_dense_layers_behind_the_pooling(bert, act, normalize, tmp_path):
+    torch.manual_seed(6)
+    model, ids = Dense(bert, act, normalize).eval(), random_ids(30, 2)
+    canonical = load_module(model, torch.tensor(random_ids(20))[None])
+    with torch.no_grad():
+        want = model(torch.tensor(ids)[None])[0].numpy()
+    np.testing.assert_allclose(reference(canonical).embed(ids), want, rtol=0, atol=1e-5)
+    bundle = edgepos.export_bundle(canonical, tmp_path / "d.edgepos", tokenizer=None, calibration=random_ids(60, 1).tolist())
+    np.testing.assert_array_equal(bundle.session().embed_int(ids), bundle.session(engine="golden").embed_int(ids))
+    assert np.abs(bundle.session().embed(ids) - want).max() < 0.02 * np.abs(want).max()
+
+
 def test_the_encoder_of_t5(tmp_path):
     torch.manual_seed(5)
     config = transformers.T5Config(
