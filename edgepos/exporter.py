@@ -40,7 +40,7 @@ def export_bundle(
     context:     most tokens of a session; default the model's
     weights_for: {name of a matrix with * and ? for others: format}, for those that need another one; the last that matches decides
     calibration: text, path or token ids to choose the fixed points on; default EdgePos's own text
-    tokenizer:   "source"; a tokenizer file (or the folder with tokenizer.json) for an ONNX file, a module or a llama2.c file; None for
+    tokenizer:   "source"; a tokenizer file (tokenizer.json, minbpe's tokenizer.model, or the folder) for an ONNX file, a module or a llama2.c file; None for
                  a bundle that works on token ids only
     chat_template: "source", or None to leave the model's chat template out
     example_inputs: of a module: token ids [1, n], or a tuple or dict of its inputs with them; without a tokenizer they are also what

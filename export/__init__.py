@@ -27,7 +27,7 @@ def load(
 
     source:    a Hugging Face folder, a ``.gguf`` file, an ``.onnx`` file or a llama2.c version-0 ``.bin``
     context:   number of positions to plan for; all the model allows when None
-    tokenizer: the tokenizer file of a llama2.c model when it is not beside it; for an ONNX file a tokenizer.json or its folder
+    tokenizer: the tokenizer file of a llama2.c model when it is not beside it; for an ONNX file a tokenizer.json, minbpe's tokenizer.model, or their folder
 
     Weights stay memory-mapped where they are float32, and quantized until they are read where the source is. Raises UnsupportedError for a valid
     source EdgePos cannot use, FormatError for a malformed one.

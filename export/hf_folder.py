@@ -14,6 +14,7 @@ from .json_files import read_json_object
 from .safetensor_files import open_tensors
 from .shorten import shorten
 from .tokenizer_hf import read_tokenizer_json
+from .tokenizer_minbpe import is_minbpe, read_minbpe
 from .tokenizers import TokenizerSpec
 
 ID_CONFIGS = ("generation_config.json", "config.json")  # what generation uses goes before what training wrote, as in transformers
@@ -134,8 +135,9 @@ def find_tokenizer(folder: Path) -> Path:
     raise FormatError(f"{folder.name}: tokenizer.json is missing; save the tokenizer into the model's folder")
 
 
-def read_tokenizer(path: Path, vocab_size: int) -> TokenizerRead:
-    """(tokenizer, None, first token or None, tokens that end a text, files read) of a tokenizer.json or the folder that holds one.
+def read_tokenizer(path: Path, vocab_size: int, *, whole_texts: bool = False) -> TokenizerRead:
+    """(tokenizer, None, first token or None, tokens that end a text, files read) of a tokenizer.json, minbpe's tokenizer.model, or the
+    folder that holds one; whole_texts as for read_tokenizer_json.
 
     The ids of the first and last tokens are those of generation_config.json or config.json in that folder, where they are.
     Raises FormatError or UnsupportedError naming the file.
@@ -143,7 +145,8 @@ def read_tokenizer(path: Path, vocab_size: int) -> TokenizerRead:
     if not path.exists():
         raise FormatError(f"{path}: no such file or folder; give a tokenizer.json or the folder with it")
     folder = path if path.is_dir() else path.parent
-    file = find_tokenizer(path) if path.is_dir() else path
+    minbpe = folder / "tokenizer.model" if path.is_dir() and not (path / "tokenizer.json").is_file() else path
+    file = minbpe if is_minbpe(minbpe) else find_tokenizer(path) if path.is_dir() else path
     read, ids = [file], {"bos_token_id": (), "eos_token_id": ()}
     for key in ids:
         for name in ID_CONFIGS:
@@ -154,5 +157,6 @@ def read_tokenizer(path: Path, vocab_size: int) -> TokenizerRead:
                     read.append(folder / name)
                     break
     bos, eos = ids["bos_token_id"], ids["eos_token_id"]
-    spec = read_tokenizer_json(file, vocab_size=vocab_size, bos_id=bos[0] if bos else None, eos_ids=eos)
+    common = {"vocab_size": vocab_size, "bos_id": bos[0] if bos else None, "eos_ids": eos}
+    spec = read_minbpe(file, **common) if is_minbpe(file) else read_tokenizer_json(file, **common, whole_texts=whole_texts)
     return spec, None, spec.bos_id, spec.eos_ids or eos, list(dict.fromkeys(read))

@@ -14,8 +14,12 @@ from edgepos.report.metrics import log_softmax
 def test_the_shared_alibi_model_keeps_its_accuracy(shared, tmp_path):
     windows = alilama.windows(shared)
     ids = torch.tensor(windows[:1])
-    bundle = edgepos.export_bundle(alilama.load(shared), tmp_path / "a.edgepos", example_inputs=ids, context=512)
+    bundle = edgepos.export_bundle(alilama.load(shared), tmp_path / "a.edgepos", example_inputs=ids, context=512, tokenizer=shared / "models/alilama")
     assert bundle.program.header.context == 512
+    text = (shared / "text/tinystories.txt").read_text().replace("\n", " ")[:5000]
+    encoded = bundle.tokenizer.encode(text)
+    flat = [i for window in windows for i in window]
+    assert encoded[:1000] == flat[:1000] and bundle.tokenizer.decode(encoded) == text
     loss = []
     for window in windows:
         logits = log_softmax(bundle.session().eval(window)[:-1])

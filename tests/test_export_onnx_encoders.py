@@ -66,6 +66,20 @@ def test_pooling_and_normalization_in_the_graph(bert):
     np.testing.assert_allclose(reference(canonical).embed(ids), mean / np.linalg.norm(mean), rtol=0, atol=1e-4)
 
 
+def test_settings_of_batches_are_not_of_a_text(bert, tmp_path):
+    """A byte-level tokenizer.json of an encoder cuts and pads batches; a decoder's must not."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    library.enable_truncation(8)
+    library.enable_padding(length=8)
+    library.save(str(tmp_path / "tokenizer.json"))
+    canonical = load_module(bert, torch.tensor(random_ids(20))[None], tokenizer=tmp_path / "tokenizer.json")
+    assert len(reference(canonical).make_tokenizer().encode("a text of more than eight bytes")) == 31
+
+
 class Dense(torch.nn.Module):
     """What sentence-transformers puts behind the pooling: layers with tanh or nothing, then maybe the norm."""
 

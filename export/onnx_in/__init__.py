@@ -108,7 +108,7 @@ def _canonical(
         check_same(model, frame, found, positions, origin, same_from)
     else:
         check_same(model, frame, found, positions, origin)
-    spec, problem, bos, eos, read = _no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size)
+    spec, problem, bos, eos, read = _no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size, whole_texts=encoder)
     return CanonicalModel(
         model=found.model,
         tokenizer=spec,
