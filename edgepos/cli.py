@@ -76,9 +76,12 @@ def export(
     ] = None,
     context: Annotated[Optional[int], typer.Option(help="Most tokens of a session; default: the model's.")] = None,
     calibration: Annotated[
-        Optional[Path], typer.Option(help="A text file, or a .json file with a list of token ids, to choose the fixed points on; default: EdgePos's own text.")
+        Optional[Path], typer.Option(help="A text file, or a .json file with a list of token ids, to choose the fixed points on; of a model of images a .ppm, .pgm or .npy file; default: EdgePos's own.")
     ] = None,
     tokenizer: Annotated[Optional[Path], typer.Option(help="The tokenizer.json, or its folder, of an .onnx file, which has none itself.")] = None,
+    image_processor: Annotated[
+        Optional[Path], typer.Option(help="The preprocessor_config.json, or its folder, of an .onnx file that reads an image; default: beside the file.")
+    ] = None,
     no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Leave the tokenizer out: the bundle works on token ids.")] = False,
     no_chat_template: Annotated[bool, typer.Option("--no-chat-template", help="Leave the chat template out.")] = False,
     onnx: Annotated[Onnx, typer.Option(help="int8 adds model.int8.onnx: faster in ONNX Runtime, with 8-bit activations.")] = Onnx.float,
@@ -99,7 +102,7 @@ def export(
             source, output, weights=weights.value if weights else None, activations=activations.value, kv=kv.value, context=context,
             weights_for=matrix_formats(weights_for or []), calibration=calibration,
             tokenizer=None if no_tokenizer else tokenizer or "source", chat_template=None if no_chat_template else "source",
-            onnx=onnx.value, force=force, progress=step,
+            image_processor=image_processor, onnx=onnx.value, force=force, progress=step,
         )  # fmt: skip
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     out.print(f"{output}: {size / 1e6:.2f} MB in {time.monotonic() - started:.1f} s, digest {bundle.program.header.digest:016x}")

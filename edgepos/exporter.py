@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from . import compiler, export
 from .bundle import Bundle
@@ -26,6 +27,7 @@ def export_bundle(
     tokenizer: str | os.PathLike | None = SOURCE,
     chat_template: str | None = SOURCE,
     example_inputs=None,
+    image_processor: str | os.PathLike | None = None,
     onnx: str = "float",
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
@@ -45,13 +47,15 @@ def export_bundle(
     chat_template: "source", or None to leave the model's chat template out
     example_inputs: of a module: token ids [1, n], or a tuple or dict of its inputs with them; without a tokenizer they are also what
                  the fixed points are chosen on, unless `calibration` says otherwise
+    image_processor: of a module or an ONNX file that reads an image: its preprocessor_config.json, or the folder with it (default for a file:
+                 beside it)
     onnx:        "float", or "int8" for a second, faster form of model.onnx, with 8-bit activations (docs/onnx.md)
     force:       replace an existing bundle
     progress:    called with (what, done, total)
 
     Raises EdgePosError (UnsupportedError, FormatError) with one line; nothing half-written stays.
     """
-    source, tokenizer, calibration = _opened(source, example_inputs, context, tokenizer, calibration)
+    source, tokenizer, calibration = _opened(source, example_inputs, context, tokenizer, calibration, image_processor)
     path = compiler.export_bundle(
         source, out, weights=weights, activations=activations, kv=kv, context=context, weights_for=weights_for, calibration=calibration,
         tokenizer=tokenizer, chat_template=chat_template, onnx=onnx, force=force, progress=progress,
@@ -59,15 +63,16 @@ def export_bundle(
     return Bundle(path)
 
 
-def _opened(source, example_inputs, context, tokenizer, calibration):
+def _opened(source, example_inputs, context, tokenizer, calibration, image_processor):
     """(source, tokenizer, calibration) with a module, an ONNX file and a tokenizer of its own read into a CanonicalModel."""
     file = None if tokenizer in (None, SOURCE) else tokenizer
     if "torch" in sys.modules and isinstance(source, sys.modules["torch"].nn.Module):
         from .export.onnx_in import load_module, token_ids
 
-        source = load_module(source, example_inputs, context=context, tokenizer=file)
-        if calibration is None and file is None:
-            calibration = token_ids(example_inputs).flatten().tolist()
+        source = load_module(source, example_inputs, context=context, tokenizer=file, image_processor=image_processor)
+        ids = token_ids(example_inputs)
+        if calibration is None and file is None and ids is not None:
+            calibration = ids.flatten().tolist()
         return source, SOURCE if file is not None else None, calibration
     if example_inputs is not None:
         raise UnsupportedError("example_inputs is for a torch.nn.Module; leave it out")
@@ -75,4 +80,10 @@ def _opened(source, example_inputs, context, tokenizer, calibration):
         return export.load(source, context=context, tokenizer=file), SOURCE, calibration
     # An ONNX file has no tokenizer of its own.
     of_onnx = not isinstance(source, CanonicalModel) and os.fspath(source).endswith(".onnx")
+    if image_processor is not None:
+        if not of_onnx:
+            raise UnsupportedError("image_processor is for an ONNX file or a torch.nn.Module; a folder brings preprocessor_config.json")
+        from .export.onnx_in import load_onnx
+
+        source = load_onnx(Path(source), context=context, image_processor=image_processor)
     return source, None if of_onnx else tokenizer, calibration

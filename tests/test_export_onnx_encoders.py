@@ -156,10 +156,3 @@ def test_minilm_as_a_module_is_minilm_as_a_folder():
     canonical = load_module(Sentence(model), example, context=128)
     folder = load(minilm_folder(), context=128)
     np.testing.assert_allclose(reference(canonical).embed(ids), reference(folder).embed(ids), rtol=0, atol=1e-5)
-
-
-def test_what_the_runtime_cannot_hold_is_named():
-    small = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
-    vision = transformers.ViTModel(transformers.ViTConfig(**small, image_size=32, patch_size=8))
-    with pytest.raises(UnsupportedError, match="example_inputs is .*; give token ids"):
-        load_module(vision.eval(), torch.zeros(1, 3, 32, 32))

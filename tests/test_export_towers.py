@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from tower_models import END, MODELS, PREPROCESSING, make, save_image_model  # skips where PyTorch is missing
 
+import onnx_ir as ir
 import torch
 
 import edgepos
 from edgepos.errors import FormatError, UnsupportedError
 from edgepos.export import load
+from edgepos.export.onnx_in import load_module
+from edgepos.export.onnx_in.module import to_onnx
 
 IMAGES = [key for key in MODELS if "vi" in key]
 TEXTS = [key for key in MODELS if key not in IMAGES]
@@ -170,6 +173,66 @@ def test_the_same_source_and_images_give_the_same_bundle(tmp_path):
     with pytest.raises(UnsupportedError, match="an image is 13 tokens"):
         edgepos.export_bundle(tmp_path / "model", tmp_path / "d.edgepos", context=12)
     assert not (tmp_path / "d.edgepos").exists()
+
+
+@pytest.mark.parametrize("key", IMAGES)
+def test_image_modules_and_files_are_read(key, tmp_path):
+    """A module's first output: of CLIPVisionModel that is the rows of all tokens, in front of the last norm."""
+    model = make(key)
+    save_image_model(model, tmp_path / "model")
+    reference = load(tmp_path / "model")
+    height, width, channels = edgepos.reference(reference).image
+    example = torch.zeros(1, channels, height, width)
+    canonical = load_module(model, {"pixel_values": example}, image_processor=tmp_path / "model")
+    floats = edgepos.reference(canonical)
+    ir.save(to_onnx(model, (example,), "vision"), tmp_path / "vision.onnx")
+    (tmp_path / "preprocessor_config.json").write_bytes((tmp_path / "model" / "preprocessor_config.json").read_bytes())
+    of_file = edgepos.reference(tmp_path / "vision.onnx")
+    for pixels in pictures((height, width, channels)):
+        row = floats.embed_image(pixels)
+        np.testing.assert_allclose(of_file.embed_image(pixels), row, rtol=0, atol=1e-5)
+        if key != "clip_vision":
+            np.testing.assert_allclose(row, image_row(model, pixels), rtol=0, atol=1e-4)
+    assert canonical.context == reference.context and set(canonical.source_sha256) == {"preprocessor_config.json"}
+    if key == "vit_classes":
+        bundle = edgepos.export_bundle(model, tmp_path / "m.edgepos", example_inputs=example, image_processor=tmp_path)
+        assert bundle.manifest["output"]["labels"] == [f"LABEL_{i}" for i in range(7)]
+        for pixels in pictures((height, width, channels)):
+            want = bundle.session(engine="golden").embed_image_int(pixels)
+            np.testing.assert_array_equal(bundle.session().embed_image_int(pixels), want)
+            assert want.argmax() == image_row(model, pixels).argmax()
+
+
+class Eyes(torch.nn.Module):
+    """A kernel that meets the image in steps of its own, and what follows it."""
+
+    def __init__(self, kernel=8, step=8, then=lambda x: x):
+        super().__init__()
+        self.cut, self.norm, self.then = torch.nn.Conv2d(3, 16, kernel, step), torch.nn.LayerNorm(16), then
+
+    def forward(self, pixel_values):
+        return self.norm(self.then(self.cut(pixel_values).flatten(2).transpose(1, 2)))
+
+
+REFUSED = {
+    "overlap": (Eyes(8, 4), "a convolution with a kernel .* that is no cut into patches"),
+    "gaps": (Eyes(4, 8), "a convolution with a kernel .* that is no cut into patches"),
+    "order": (Eyes(then=lambda x: x.flip(1)), "mixes or drops tokens"),
+    "no attention": (Eyes(), "no Attention node"),
+    "twice": (Eyes(then=lambda x: torch.cat([x, x], dim=1)), "patches"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_graphs_of_images_that_are_not_understood_are_refused(case, tmp_path):
+    module, words = REFUSED[case]
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(PREPROCESSING))
+    with pytest.raises(UnsupportedError, match=words):
+        edgepos.export_bundle(module, tmp_path / "m.edgepos", example_inputs=torch.zeros(1, 3, 24, 32), image_processor=tmp_path)
+    with pytest.raises(UnsupportedError, match="what is subtracted from a pixel is unknown"):
+        edgepos.export_bundle(module, tmp_path / "m.edgepos", example_inputs=torch.zeros(1, 3, 24, 32))
+    with pytest.raises(UnsupportedError, match="example_inputs is of shape|example_inputs is Tensor"):
+        edgepos.export_bundle(module, tmp_path / "m.edgepos", example_inputs=torch.zeros(2, 3, 24, 32), image_processor=tmp_path)
 
 
 @pytest.mark.parametrize("settings", [dict(do_normalize=False), dict(do_rescale=False), dict(rescale_factor=1 / 127.5)], ids=["no mean", "bytes", "another scale"])

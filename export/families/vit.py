@@ -8,17 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from edgepos.errors import FormatError
-
 from ..config import Config
 from ..encoder_graph import OUTPUT
-from ..image_graph import BYTES, ImageGraph, Picture, Preprocessing, fold
-from ..json_files import read_json_object
+from ..image_graph import ImageGraph, Picture, Preprocessing, fold
+from ..preprocessing import read_preprocessing
 from ..tensor_set import TensorSet, Weight
 from .clip_text import CLIP_NAMES
 from .tower import Tower, TowerNames, read_shape
 
-PREPROCESSOR = "preprocessor_config.json"
 LAYER = "encoder.layer.{i}."
 VIT_NAMES = TowerNames(
     attn_norm=LAYER + "layernorm_before",
@@ -31,30 +28,6 @@ VIT_NAMES = TowerNames(
     down=LAYER + "output.dense",
 )
 BASE = (768, 3072, 12, 12)  # width, MLP width, layers and heads where a config does not say
-
-
-def read_preprocessing(folder: Path, channels: int) -> tuple[Preprocessing, Path]:
-    """What preprocessor_config.json of ``folder`` says of bytes, and the file. Raises FormatError or UnsupportedError naming the key."""
-    path = folder / PREPROCESSOR
-    if not path.is_file():
-        raise FormatError(f"{PREPROCESSOR} is missing; it says what to subtract from a pixel: save the image processor into the model's folder")
-    config = Config(read_json_object(path), PREPROCESSOR)
-    scale = config.number("rescale_factor", 1 / BYTES) if config.flag("do_rescale", default=True) else 1.0
-    if not 0 < scale < 1e6:
-        raise config.wrong("rescale_factor", scale, "a number above 0")
-    if not config.flag("do_normalize", default=True):
-        return Preprocessing((0.0,) * channels, (1 / scale,) * channels), path
-    mean, deviation = (_by_channel(config, key, channels) for key in ("image_mean", "image_std"))
-    if min(deviation) <= 0:
-        raise config.wrong("image_std", list(deviation), "numbers above 0")
-    return Preprocessing(tuple(m / scale for m in mean), tuple(d / scale for d in deviation)), path
-
-
-def _by_channel(config: Config, key: str, channels: int) -> tuple[float, ...]:
-    values = config.values.get(key)
-    if not isinstance(values, list) or len(values) != channels:
-        raise config.wrong(key, values, f"a list of {channels} numbers")
-    return tuple(Config({key: value}, config.origin).number(key) for value in values)
 
 
 def _picture(config: Config, first: int, size: int, patch: int) -> Picture:

@@ -20,6 +20,8 @@ from ..canonical import CanonicalModel, read_license, readable, sha256_of
 from ..encoder_graph import OUTPUT, EncoderGraph
 from ..graph import GraphBuilder
 from ..hf_folder import TokenizerRead, read_tokenizer
+from ..image_graph import ImageGraph
+from ..preprocessing import PREPROCESSOR
 from ..sentence_head import SentenceHead, read_sentence_head
 from .activations import Softcap, identify
 from .branches import has_branches, put_in_place
@@ -27,6 +29,7 @@ from .check import check_same, lengths_of
 from .constants import FLOATS, Constants, as_numpy
 from .files import check_model, external_files, open_onnx
 from .frame import Frame, OutputFound, frame_of, needed, reading_length, row_output
+from .images import FirstFound, ImageFrame, Pixels, image_frame
 from .module import load_module, token_ids
 from .pooling import EncoderFound, row_of
 from .reader import Reader
@@ -56,30 +59,46 @@ class Found:
     files: tuple[Path, ...] = ()
 
 
-def load_onnx(path: Path, *, context: int | None = None, tokenizer: str | os.PathLike | None = None) -> CanonicalModel:
+def load_onnx(
+    path: Path, *, context: int | None = None, tokenizer: str | os.PathLike | None = None, image_processor: str | os.PathLike | None = None
+) -> CanonicalModel:
     """The canonical model of an ONNX file.
 
     context: positions to plan for; None: as many as the graph's tables hold, 2048 where it has none. tokenizer: a tokenizer.json or
-    the folder that holds one; None: the model works on token ids.
+    the folder that holds one; None: the model works on token ids. image_processor: of a model of images, its preprocessor_config.json or
+    the folder with it; None: beside the file.
     Raises FormatError for a damaged file, UnsupportedError naming the node that is not understood.
     """
     model = open_onnx(path)
     files = [path, *(path.parent / name for name in external_files(model))]
-    return _canonical(model, readable(path.stem), path.name, context, tokenizer, sha256_of(files), read_license(path.parent), folder=path.parent)
+    processor = Path(image_processor) if image_processor is not None else path.parent / PREPROCESSOR
+    if image_processor is None and not processor.is_file():
+        processor = None
+    return _canonical(
+        model, readable(path.stem), path.name, context, tokenizer, sha256_of(files), read_license(path.parent), folder=path.parent, processor=processor
+    )
 
 
 def load_model(
-    model: ir.Model, *, name: str, context: int | None = None, usual: int | None = None, tokenizer: str | os.PathLike | None = None
+    model: ir.Model, *, name: str, context: int | None = None, usual: int | None = None, tokenizer: str | os.PathLike | None = None,
+    image_processor: str | os.PathLike | None = None, labels: tuple[str, ...] | None = None,
 ) -> CanonicalModel:
-    """The same for a model in memory, which has no files. usual: the context where neither `context` nor the graph says one."""
+    """The same for a model in memory, which has no files. usual: the context where neither `context` nor the graph says one. labels: names
+    of the classes whose logits a model of images gives; None: it gives an embedding."""
     check_model(model, name, None)
-    return _canonical(model, readable(name), name, context, tokenizer, {}, None, min(usual or DEFAULT_CONTEXT, MOST_POSITIONS))
+    usual, processor = min(usual or DEFAULT_CONTEXT, MOST_POSITIONS), None if image_processor is None else Path(image_processor)
+    return _canonical(model, readable(name), name, context, tokenizer, {}, None, usual, processor=processor, labels=labels)
 
 
 def _canonical(
     model: ir.Model, name: str, origin: str, context: int | None, tokenizer, hashes: dict[str, str], license, usual: int = DEFAULT_CONTEXT,
-    folder: Path | None = None,
+    folder: Path | None = None, processor: Path | None = None, labels: tuple[str, ...] | None = None,
 ) -> CanonicalModel:
+    frame = image_frame(model.graph, origin, processor, labels)
+    if frame is not None:
+        return _image_model(model, frame, name, origin, context, tokenizer, hashes, license)
+    if processor is not None and folder is None:
+        raise UnsupportedError(f"{origin}: image_processor is for models that read an image; leave it out")
     frame = frame_of(model.graph, origin)
     positions = context if context is not None else frame.fixed or usual
     if isinstance(positions, bool) or not isinstance(positions, int) or not 1 <= positions <= MOST_POSITIONS:
@@ -124,6 +143,31 @@ def _canonical(
     )
 
 
+def _image_model(
+    model: ir.Model, frame: ImageFrame, name: str, origin: str, context: int | None, tokenizer, hashes: dict[str, str], license
+) -> CanonicalModel:
+    """The canonical model of a graph that reads an image."""
+    if tokenizer is not None:
+        raise UnsupportedError(f"{origin}: reads an image, so there is nothing for a tokenizer; leave it out")
+    tried = set()
+    while True:
+        try:
+            found = rewrite(model, frame, name, frame.fixed, encoder=True, folder=None)
+            break
+        except FirstFound as wanted:
+            if wanted.first in tried:
+                raise UnsupportedError(f"{origin}: {wanted.first} tokens in front of the patches here and another number there; supported: one number") from None
+            tried.add(wanted.first)
+            frame = frame.behind(wanted.first)
+    if context not in (None, frame.fixed):
+        raise UnsupportedError(f"{origin}: context {context} is not possible; an image is {frame.fixed} tokens")
+    check_same(model, frame, found, frame.fixed, origin)
+    return CanonicalModel(
+        model=found.model, tokenizer=None, name=name, context=frame.fixed, vocab_size=1, source_sha256=hashes | sha256_of(frame.files), license=license,
+        eos_ids=(), bos_id=None, tokenizer_problem="the model reads images",
+    )  # fmt: skip
+
+
 def _no_tokenizer() -> TokenizerRead:
     """What a graph has by itself."""
     return None, "an ONNX graph or module has none; give one with tokenizer= (--tokenizer)", None, (), []
@@ -145,10 +189,19 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     constants = Constants(graph, [(frame.ids, None), *frame.others.items()], length)
     sources = Sources(length)
     inv_freqs = [np.ravel(as_numpy(v.const_value)) for v in graph.initializers.values() if _may_be_frequencies(v.const_value)]
-    builder = (EncoderGraph if encoder else GraphBuilder)(name=name, family=FAMILY, context=context)
+    image = isinstance(frame, ImageFrame)
+    if image:
+        builder = ImageGraph(name=name, family=FAMILY, picture=frame.picture)
+    else:
+        builder = (EncoderGraph if encoder else GraphBuilder)(name=name, family=FAMILY, context=context)
     writer = Writer(builder, sources, constants, context, inv_freqs, frame.fixed, encoder)
+    writer.preprocessing = frame.how if image else None
     reader = Reader(graph, constants, writer)
-    reader.values[frame.ids] = sources.form(sources.new(TokenIds(), 1), (1,) * (len(frame.ids.shape) - 1) + (length,))
+    if image:
+        p = frame.picture
+        reader.values[frame.ids] = Pixels((1, p.channels, p.height, p.width))
+    else:
+        reader.values[frame.ids] = sources.form(sources.new(TokenIds(), 1), (1,) * (len(frame.ids.shape) - 1) + (length,))
     constants.note_shape(frame.ids, reader.values[frame.ids].shape)
     reader.read(needed(graph, frame.logits))
     constants.check_sizes(list(reader.met), max(lengths_of(frame, context)))  # before ONNX Runtime computes them
@@ -160,12 +213,31 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
         if other is not None and not _may_be_logits(writer, result):
             raise OutputFound(list(graph.outputs).index(other))
         return Found(builder.finish(_head(writer, result)), writer.foreign, int(result.shape[-1]), "logits", **facts)
+    if image:
+        value, compared = _image_row(writer, result)
+        if frame.labels is not None or frame.logits.name == "logits":
+            width = int(value.shape[1])
+            builder.classes(frame.labels if len(frame.labels or ()) == width else [f"LABEL_{i}" for i in range(width)])
+        return Found(builder.finish(value), writer.foreign, 1, compared, **facts)
     if frame.logits.name == "logits":
         raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")
     if writer.embedding is None:
         raise writer.refuse("an encoder without a table of embeddings", "models that read token ids")
     value, compared, files = _embedding(writer, result, folder)
     return Found(builder.finish(value), writer.foreign, len(writer.embedding[1]), compared, **facts, files=files)
+
+
+def _image_row(writer: Writer, result) -> tuple[ir.Value, str]:
+    """(the one row, the name of the canonical value that is the foreign output): of the rows of all tokens the class token's, their mean
+    where there is none."""
+    row = row_of(writer, result)
+    if row is not None:
+        row.name = OUTPUT
+        return row, OUTPUT
+    if not isinstance(result, Form) or len(result.shape) != 3:
+        raise writer.refuse("an output that is neither the rows of all tokens nor one row for the image", "models of images with such an output")
+    x = writer.value(result)
+    return writer.graph.pool(x, "first" if writer.graph.picture.first else "mean", output=OUTPUT), x.name
 
 
 def _may_be_logits(writer: Writer, result) -> bool:

@@ -41,7 +41,7 @@ def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str, 
     ours = _session(canonical, origin, found.output)
     rng = np.random.default_rng(0)
     for length in lengths_of(frame, context, first):
-        ids = rng.integers(0, found.vocab_size, length)
+        ids = frame.sample(rng, found.vocab_size, length)
         want, got = _run(theirs, frame.feed(ids), [frame.logits.name], origin)[0], _run(ours, _feed(canonical, ids), [found.output], origin)[0]
         if not _same(want, got):
             where = _first_difference(found.source, frame, canonical, pairs, ids, origin)
@@ -67,6 +67,8 @@ def _feed(canonical: ir.Model, ids: np.ndarray) -> dict[str, np.ndarray]:
     for value in canonical.graph.inputs:
         if value.name == "input_ids":
             feed[value.name] = np.asarray(ids, np.int64)[None]
+        elif value.name == "pixels":
+            feed[value.name] = ids[None]
         elif value.name in ("position_ids", "key_position_ids"):
             feed[value.name] = positions
         else:

@@ -33,6 +33,10 @@ class Frame:
     logits: ir.Value
     fixed: int | None
 
+    def sample(self, rng: np.random.Generator, vocab: int, length: int) -> np.ndarray:
+        """Random token ids."""
+        return rng.integers(0, vocab, length)
+
     def feed(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The inputs for ids [n], by name."""
         given = np.asarray(ids, self.ids.dtype.numpy()).reshape((1,) * (len(self.ids.shape) - 1) + (len(ids),))
@@ -42,7 +46,7 @@ class Frame:
         """The frame of a graph with the same inputs; output: the number of what is read."""
         named = {value.name: value for value in graph.inputs}
         others = {named[value.name]: at for value, at in self.others.items()}
-        return Frame(named[self.ids.name], others, graph.outputs[output], self.fixed)
+        return replace(self, ids=named[self.ids.name], others=others, logits=graph.outputs[output])
 
     def with_caches(self, shapes: dict[str, tuple[int, ...]]) -> Frame:
         """The frame with empty caches of shapes that the reading found, by name."""
@@ -80,7 +84,7 @@ def frame_of(graph: ir.Graph, origin: str) -> Frame:
         raise UnsupportedError(f"{origin}: exported for {fixed} tokens; supported: 1 to {MOST_FIXED}, or any length")
     if len(ids.shape) == 2 and isinstance(ids.shape[0], int) and ids.shape[0] != 1:
         raise UnsupportedError(f"{origin}: input {shorten(ids.name)} has a batch of {ids.shape[0]}; supported: 1, or a batch that is not fixed")
-    return Frame(ids, others, _logits(graph, origin), fixed)
+    return Frame(ids, others, output_of(graph, origin), fixed)
 
 
 def _ids(inputs: list[ir.Value], origin: str) -> ir.Value:
@@ -123,8 +127,9 @@ def _empty(value: ir.Value, shape: tuple[int, ...]) -> np.ndarray:
     return np.zeros(shape, np.float32 if value.dtype == ir.DataType.BFLOAT16 else value.dtype.numpy())
 
 
-def _logits(graph: ir.Graph, origin: str) -> ir.Value:
-    named = [v for name in ("logits", "sentence_embedding", "text_embeds") for v in graph.outputs if v.name == name]
+def output_of(graph: ir.Graph, origin: str) -> ir.Value:
+    """The output to read: a usual name, else the first that is no cache."""
+    named = [v for name in ("logits", "sentence_embedding", "text_embeds", "image_embeds") for v in graph.outputs if v.name == name]
     first = [v for v in graph.outputs if not re.search(r"present|past|cache", v.name or "")]
     found = named or first
     if not found:

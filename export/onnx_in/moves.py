@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ..block_rows import BlockRows
 from .constants import FLOATS
 from .found_token import FoundToken, Marks, beside_zeros, reshaped, row_at
+from .images import Pixels
 from .looks import module_of
 from .sources import Made, TokenIds
 from .values import Form, Function, OfRows, Scores, concatenated, constant_form
@@ -64,6 +65,8 @@ def _same(reader, node: ir.Node, arguments: list):
 
 def _cast(reader, node: ir.Node, arguments: list):
     x, to = arguments[0], node.attributes.get_int("to", 1)
+    if isinstance(x, Pixels) and ir.DataType(to) in FLOATS:
+        return x
     ids = isinstance(x, Form) and any(isinstance(s.what, TokenIds) for s in reader.sources.used(x.codes))
     if not ids and not isinstance(x, (Marks, FoundToken)) and ir.DataType(to) not in FLOATS:
         raise reader.unknown(node, arguments)

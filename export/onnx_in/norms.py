@@ -137,13 +137,16 @@ def norm_of(reader, node: ir.Node, x, gamma, beta, *, center: bool):
     """The norm an operator names, with its weights."""
     if not isinstance(x, (Form, Function)) or not isinstance(gamma, np.ndarray) or not (beta is None or isinstance(beta, np.ndarray)):
         raise reader.unknown(node, [x, gamma, beta])
-    if isinstance(x, Function) or not x.is_pure:
+    row = pooling.row_of(reader.writer, x)
+    if row is None and (isinstance(x, Function) or not x.is_pure):
         x = reader.writer.remade(x)
     axis, n = node.attributes.get_int("axis", -1), x.shape[-1]
     if axis not in (-1, len(x.shape) - 1) or gamma.size != n or (beta is not None and beta.size != n):
         raise reader.unknown(node, [x, gamma, beta])
     if any(value.uses() or value in reader.graph.outputs for value in node.outputs[1:3]):
         raise reader.writer.refuse("its second output is used", "the normalized output only")
+    if row is not None:
+        return pooling.normed_row(reader, node, row, x.shape, gamma, beta, center)
     codes = x.codes[0]
     if center:
         source = reader.sources.new(Centered(codes.reshape(-1, n)), codes.size // reader.length)

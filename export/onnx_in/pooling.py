@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from .looks import module_of
 from .sources import Linear, Row
 from .values import Form, Function, Source, Statistic, pure
 
@@ -81,8 +82,11 @@ def row_of(writer, x: Form | Function) -> ir.Value | None:
     if isinstance(used[0].what, Row):
         return used[0].what.value
     if writer.encoder and token[0] in (0, writer.length - 1):
-        rows = writer.value(writer.sources.form(used[0]))
-        return writer.graph.pool(rows, "first" if token[0] == 0 else "last")
+        key = ("row", used[0].base, int(token[0]))
+        if key not in writer.cache:
+            rows = writer.value(writer.sources.form(used[0]))
+            writer.cache[key] = writer.graph.pool(rows, "first" if token[0] == 0 else "last")
+        return writer.cache[key]
     return None
 
 
@@ -92,3 +96,14 @@ def unit(reader, x: Form, statistic: Statistic, epsilon: float) -> Form | None:
     if value is None or epsilon > UNIT_EPSILON:
         return None
     return _made_row(reader.writer, reader.writer.graph.unit(value, "normalize"), len(x.shape) == 3)
+
+
+def normed_row(reader, node: ir.Node, row: ir.Value, shape: tuple[int, ...], gamma: np.ndarray, beta: np.ndarray | None, center: bool) -> Form:
+    """The norm that an operator names, of one row."""
+    writer = reader.writer
+    if not center and beta is not None:
+        raise writer.refuse("an RMS norm with a bias", "a bias in layer norms only")
+    epsilon, name = float(np.float32(node.attributes.get_float("epsilon", 1e-5))), writer.name(module_of(node))
+    g, *b = (writer.weight(f"{name}.{part}", w.ravel().astype(np.float32)) for part, w in (("weight", gamma), ("bias", beta)) if w is not None)
+    value = writer.graph.layer_norm(row, name, g, b[0] if b else None, epsilon) if center else writer.graph.rms_norm(row, name, g, epsilon)
+    return _made_row(reader.writer, value, len(shape) == 3)

@@ -12,14 +12,14 @@ import onnx_ir as ir
 from edgepos.errors import FormatError
 
 from ..block_rows import BlockRows
-from . import algebra, attention, compound, contrib, found_token, linears, moves, norms
+from . import algebra, attention, compound, contrib, found_token, images, linears, moves, norms
 from .constants import CHOICE, Constants, check_size
 from .looks import label, refuse
 from .pooling import TokenSum
 from .values import Form, Function, Mean, Scores, Statistic
 from .writer import Writer
 
-OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS | found_token.OPERATORS
+OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS | found_token.OPERATORS | images.OPERATORS
 SUPPORTED = f"on values that depend on the token ids: {', '.join(sorted(OPERATORS))}"
 
 LOOKS = {
@@ -30,6 +30,7 @@ LOOKS = {
     Scores: "attention scores",
     TokenSum: "a sum over tokens",
     BlockRows: "a matrix of codes",
+    images.Pixels: "an image",
     found_token.Marks: "a comparison of the token ids",
     found_token.FoundToken: "the place of a token",
 }

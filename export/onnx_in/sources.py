@@ -24,6 +24,14 @@ class Made:
 
 
 @dataclass(frozen=True, eq=False)
+class Patches:
+    """Patches of an image by a convolution: kernel [d, channels, size, size], bias [d] or None. Tokens in front of them have no components."""
+
+    kernel: np.ndarray
+    bias: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
 class Row:
     """A value [1, width] of the canonical graph: one row for a whole text, the components of token 0."""
 

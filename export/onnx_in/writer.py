@@ -12,11 +12,13 @@ from edgepos.errors import EdgePosError, UnsupportedError
 
 from ..block_rows import BlockRows
 from ..graph import GraphBuilder
+from ..image_graph import Preprocessing
 from ..tensor_set import Weight
 from . import activations
 from .attention import write_attention
 from .constants import Constants, longest_working
 from .linears import same_rows
+from .images import patches_of
 from .looks import refuse
 from .positions import add_positions
 from .sources import Centered, Heads, Linear, Made, Norm
@@ -50,6 +52,7 @@ class Writer:
         self.inv_freqs = inv_freqs
         self.longest = 2**31 if fixed is None else fixed  # tokens the graph can be asked for
         self.encoder = encoder
+        self.preprocessing: Preprocessing | None = None  # of a graph that reads an image
         self.at: ir.Node | None = None
         self.foreign: dict[ir.Value, ir.Value] = {}
         self.lengthy: dict[ir.Value, np.ndarray] = {}  # constants that differ by token, as they are at the length of reading
@@ -142,6 +145,9 @@ class Writer:
         return value
 
     def _rows_value(self, tensor: Form) -> ir.Value:
+        image = patches_of(self, tensor) if self.preprocessing is not None else None
+        if image is not None:
+            return image
         rows = self.rows(tensor)
         key = (rows.codes.tobytes(), rows.coefs.tobytes(), None if rows.const is None else rows.const.tobytes())
         if key not in self.cache:
