@@ -9,6 +9,7 @@ from math import floor
 
 import numpy as np
 import pytest
+from random_programs import Shape, random_program
 from tokenizer_images import image, tokenizer_program
 
 from edgepos.export.tokenizer_hf import read_tokenizer_json
@@ -97,6 +98,19 @@ def test_digest_and_ids_equal_golden(run, model, program):
         status, out, _ = run(model, "--ids", "5,6,7", "-n", 6, "--ids-out", "--digest", "--batch", batch)
         assert status == 0
         assert out.decode() == ",".join(map(str, ids)) + f"\ndigest 0x{digest:016x}\n"
+
+
+def test_a_text_of_both_directions_is_one_call(run, tmp_path):
+    """Its logits and their digest, however long it is; a batch that is too short is an error, not another digest."""
+    program = random_program(np.random.default_rng(11), Shape(mask=1, bias_columns=5, context=200))
+    (tmp_path / "both.gguf").write_bytes(image(program))
+    ids = np.random.default_rng(12).integers(0, program.header.vocab, 190)
+    digest = fnv1a64(GoldenSession(program).eval_int(ids).astype("<i4").tobytes())
+    for options in ([], ["--generic"], ["--batch", 190], ["--threads", 3]):
+        status, out, err = run(tmp_path / "both.gguf", "--ids", ",".join(map(str, ids)), "-n", 0, "--ids-out", "--digest", *options)
+        assert (status, out.decode()) == (0, f"digest 0x{digest:016x}\n"), err
+    status, out, err = run(tmp_path / "both.gguf", "--ids", ",".join(map(str, ids)), "-n", 0, "--ids-out", "--digest", "--batch", 189)
+    assert status == 1 and out == b"" and "attention is bidirectional" in err
 
 
 def test_selftest_passes_and_a_changed_model_fails(run, model, program, tmp_path):

@@ -39,7 +39,7 @@ uint64_t milliseconds(void);
 /* A session in memory of its own, which *arena gets. */
 ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *bytes);
 /* Tokens that such a session evaluates at a time. */
-int32_t batch_of(const ep_config *cfg);
+int32_t batch_of(const ep_config *cfg, const ep_info *info);
 /* Token ids of a text of so many bytes, in memory of their own. */
 int32_t *encode_text(const ep_model *model, const char *text, size_t size, int bos, size_t *n);
 /* Token ids written as 1,2,3. */

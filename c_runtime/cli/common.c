@@ -56,7 +56,10 @@ ep_session *open_session(const ep_model *model, const ep_config *cfg, void **are
   return session;
 }
 
-int32_t batch_of(const ep_config *cfg) { return cfg->n_batch ? cfg->n_batch : cfg->cpu ? 64 : 16; }
+int32_t batch_of(const ep_config *cfg, const ep_info *info) {
+  if (info->one_call) return cfg->n_batch ? cfg->n_batch : cfg->context;
+  return cfg->n_batch ? cfg->n_batch : cfg->cpu ? 128 : 16;
+}
 
 int32_t *parse_ids(const char *text, int32_t vocab, size_t *n) {
   int32_t *ids = allocate((strlen(text) / 2 + 1) * sizeof *ids);

@@ -30,7 +30,7 @@ static const char usage[] =
     "  --ids 1,2,3        prompt as token ids, used as they are\n"
     "  -n N               tokens to generate (128); 0 only evaluates the prompt\n"
     "  --context N        tokens the session can hold (the model's context)\n"
-    "  --batch N          prompt tokens evaluated at a time (64; 16 with --generic)\n"
+    "  --batch N          prompt tokens evaluated at a time (128; 16 with --generic)\n"
     "  --threads N        threads (1)\n"
     "  --generic          without the kernels of this processor: slower, the same bits\n"
     "  --temperature T    0 takes the likeliest token (0)\n"
@@ -289,7 +289,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   if (n > (size_t)room)
     stop(EXIT_ERROR, "the prompt has %zu tokens, the context has room for %" PRId32 ": shorten it or raise --context (at most %" PRId32 ")",
          n, room, info->context);
-  int32_t chunk = batch_of(cfg);
+  int32_t chunk = batch_of(cfg, info);
   if ((size_t)chunk > n) chunk = (int32_t)n;
   int32_t *rows = o->digest ? allocate((uint64_t)chunk * (uint64_t)vocab * sizeof *rows) : NULL;
   uint64_t digest = EP_DIGEST_INIT;

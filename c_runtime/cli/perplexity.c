@@ -30,7 +30,7 @@ void perplexity(const options *o, const ep_model *model, const ep_info *info, co
 
   ep_config cfg = *given;
   int32_t context = cfg.context, window = context < WINDOW ? context : WINDOW;
-  int with_bos = info->bos >= 0 && ep_adds_bos(model), chunk = batch_of(&cfg);
+  int with_bos = info->bos >= 0 && ep_adds_bos(model), chunk = batch_of(&cfg, info);
   if (window < 2) stop(EXIT_ERROR, "a context of %" PRId32 " gives no prediction: at least 2 are needed", context);
   if (n > (size_t)o->max_tokens) n = (size_t)o->max_tokens;
   cfg.context = window;

@@ -73,6 +73,7 @@ typedef struct ep_info {
   int32_t max_position;     /* the largest position it takes: 2^31 - 1, or less where positions are rows of a table */
   int32_t embedding;        /* numbers of the one row that it gives for a text or an image; 0: it gives logits of every token */
   int32_t classes;          /* 1: that row holds one logit per class */
+  int32_t one_call;         /* 1: a text is one ep_eval of an empty session (attention in both directions, or an embedding) */
   int32_t channels, height, width; /* of the image it reads, a byte each; 0: it reads tokens */
   int32_t bos;              /* -1: none */
   int32_t n_eos;

@@ -140,6 +140,7 @@ ep_status ep_model_info(const ep_model *model, ep_info *info) {
   info->kv_bits = p.kv_bits;
   info->logits_f = h[EP_H_LOGITS_F];
   info->embedding = p.embedding;
+  info->one_call = p.one_call;
   info->n_ops = p.n_ops;
   info->n_values = p.n_values;
   info->n_tensors = p.n_tensors;

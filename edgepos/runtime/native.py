@@ -104,6 +104,7 @@ class Info:
     max_position: int  # the largest one it takes
     embedding: int  # numbers of the one row it gives for a text or an image; 0: it gives logits of every token
     classes: int  # 1: that row holds one logit per class
+    one_call: int  # 1: a text is one call of an empty session
     channels: int  # of the image it reads; 0: it reads tokens
     height: int
     width: int
