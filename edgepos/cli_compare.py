@@ -69,7 +69,7 @@ def sweep(
     from .report.sweep import Sweep
     from .report.windows import read_texts
 
-    read_texts(text or [], field)  # a bad text should not wait for the first export
+    read_texts(text or [], field, max_tokens)  # a bad text should not wait for the first export
     grid = {"weights": _choices("--weights", weights, WEIGHTS), "kv": _choices("--kv", kv, KV)}
     if positions != EXACT:
         grid["positions"] = _choices("--positions", positions, FAMILIES, lambda name: name.partition("-")[0])

@@ -38,6 +38,9 @@ def report(
     threads: ThreadsOption = 1,
     fail_above: FailOption = None,
     peers: Annotated[Optional[Path], typer.Option(help="A file of bench/accuracy.py --json: figures of others, shown where the text is the same.")] = None,
+    pairs: Annotated[
+        Optional[Path], typer.Option(help="Labelled pairs of texts for an embedding model: .tsv (text, text, number) or .jsonl (text1, text2, label).")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure on the text of the calibration, too.")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Show report.html.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
@@ -49,6 +52,7 @@ def report(
     from .report.build import measure
     from .report.files import dumps, write
     from .report.gate import Gate
+    from .report.pairs import read_pairs
     from .report.peers import read_peers
     from .report.windows import read_texts
 
@@ -56,7 +60,10 @@ def report(
     opened = open_bundle(bundle)
     if opened.path is None:
         raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
-    texts = read_texts(text or [], field)
+    if pairs is not None and not opened.image.info.embedding:
+        raise EdgePosError(f"{bundle}: the model gives logits; --pairs is for embedding models")
+    texts = read_texts(text or [], field, max_tokens)
+    labelled = read_pairs(pairs) if pairs is not None else None
     others = read_peers(peers) if peers is not None else None
     canonical = load(source, tokenizer=tokenizer)
     with progress_bar("") as progress:
@@ -72,7 +79,7 @@ def report(
 
         result = measure(
             opened, float_reference(canonical, threads=threads), canonical, texts, max_tokens=max_tokens, window=window, swap_tokens=swap_tokens,
-            threads=threads, command=["edgepos", *sys.argv[1:]], force=force, peers=others, progress=step,
+            threads=threads, command=["edgepos", *sys.argv[1:]], force=force, peers=others, pairs=labelled, progress=step,
         )  # fmt: skip
     write(opened, result)
     if as_json:

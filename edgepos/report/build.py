@@ -17,7 +17,8 @@ from .embedding import compare_embeddings, sentences
 from .encodings import encoding_curves
 from .layers import trace_layers
 from .metrics import Comparison
-from .onnx_forms import compare_forms, has_forms
+from .onnx_forms import compare_embedding_forms, compare_forms, has_forms
+from .pairs import Pairs, compare_pairs
 from .peers import on_the_same_text
 from .provenance import provenance
 from .verdict import verdict
@@ -41,13 +42,14 @@ def measure(
     command: list[str] | None = None,
     force: bool = False,
     peers: list[dict] | None = None,
+    pairs: Pairs | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict:
     """The bundle's report with every section of docs/report.md measured on `text`.
 
     `reference` is the float session of the source, `canonical` its CanonicalModel. At most `max_tokens` tokens are used, in windows of
     at most `window`; changes of formats are tried on the first `swap_tokens` of them. command: as typed, for the report. force: measure
-    on the text of the calibration, too. peers: what others reached, see peers.py. `progress(what, done, total)` counts tokens, and
+    on the text of the calibration, too. peers: what others reached, see peers.py. pairs: labelled texts, for an embedding model. `progress(what, done, total)` counts tokens, and
     matrices after that. Raises EdgePosError when the source is not what the bundle was made from, the text is that of the calibration,
     or the text or context is too short for a prediction.
     """
@@ -61,6 +63,10 @@ def measure(
     if bundle.image.info.embedding:
         session = bundle.session(context=context, threads=threads)
         accuracy, cut = _embeddings(bundle, reference, session, text, max_tokens, partial(tell, "sentences"))
+        if pairs is not None:
+            accuracy["labels"] = compare_pairs(reference, session, bundle.tokenizer, pairs)
+        if has_forms(bundle):
+            report["onnx"] = compare_embedding_forms(bundle, reference, cut, threads)
     else:
         cut = text_windows(tokenizer, text, max_tokens, context, window)
         session = bundle.session(context=max(map(len, cut)), threads=threads)

@@ -34,6 +34,7 @@ def accuracy_rows(a: dict) -> list[tuple[str, str]]:
             ("rank correlation of the pairs", f"{a['rank_correlation']:.6f}, {a['pairs']} pairs"),
             ("largest error of a number", f"{a['max_error']:.3g}"),
             ("saturations in these sentences", str(a["saturations"])),
+            *([("rank correlation with the labels", labels_line(a["labels"]))] if "labels" in a else []),
         ]
     change = a["perplexity"] / a["perplexity_float"] - 1
     return [
@@ -47,9 +48,17 @@ def accuracy_rows(a: dict) -> list[tuple[str, str]]:
     ]
 
 
+def labels_line(labels: dict) -> str:
+    """Labelled pairs in one line."""
+    return f"{labels['spearman']:.4f}, float model {labels['spearman_float']:.4f} (Spearman, {labels['pairs']} pairs of {labels['file']})"
+
+
 def form_line(form: dict) -> str:
     """A form of model.onnx in one line: its accuracy against the float model and its speed."""
-    accuracy = f"KL {form['kl_mean']:.3g} nats, same first choice {form['top1_agreement']:.2%}"
+    if "cosine_mean" in form:
+        accuracy = f"cosine mean {form['cosine_mean']:.6f}, least {form['cosine_min']:.6f}, same nearest sentence {form['nearest_agreement']:.2%}"
+    else:
+        accuracy = f"KL {form['kl_mean']:.3g} nats, same first choice {form['top1_agreement']:.2%}"
     return f"{accuracy}, {form['tokens_per_second']:.0f} tokens/s over {form['tokens']} tokens, {form['threads']} thread{'s' * (form['threads'] > 1)}"
 
 

@@ -91,7 +91,7 @@ def measure_point(point: dict) -> dict:
         canonical = load(point["source"], tokenizer=point["tokenizer"])
         if canonical.source_sha256 != point["source_sha256"]:
             return {"label": label, "error": f"{point['source']}: not the same files as where the sweep began"}
-        texts = read_texts([Path(text) for text in point["texts"]], point["field"])
+        texts = read_texts([Path(text) for text in point["texts"]], point["field"], point["max_tokens"])
         with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
             options = dict(point["options"])
             positions = options.pop("positions", EXACT)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..bounded_file import read_bounded
+from ..bounded_file import MOST_BYTES, read_bounded
 from ..errors import EdgePosError, FormatError
 
 SAMPLE = Path(__file__).with_name("sample.txt")
+TOKEN_BYTES = 64  # of a text are kept for each token that is asked for; words have fewer
+MARGIN = 64  # tokens behind a cut that may differ from those of the whole text
+_PIECE = 1 << 20
 WINDOW = 512  # tokens of context at most, so that figures of different models compare
 
 
@@ -28,29 +32,34 @@ class Text:
 def read_text(path: str | Path | None = None) -> Text:
     """The text at `path`, or EdgePos's own sample. Raises FormatError when it is missing, empty, too large or not UTF-8."""
     file = SAMPLE if path is None else Path(path)
-    data = _read(file)
+    digest = hashlib.sha256()
+    data, _ = _start(file, None, digest)
     content = _decode(file, data)
     if not content.strip():
         raise FormatError(f"text {file}: it is empty; give a text of at least two tokens")
-    return Text("edgepos sample" if path is None else file.name, content, hashlib.sha256(data).hexdigest())
+    return Text("edgepos sample" if path is None else file.name, content, digest.hexdigest())
 
 
-def read_texts(paths: list[Path], field: str = "text") -> Text:
+def read_texts(paths: list[Path], field: str = "text", most_tokens: int | None = None) -> Text:
     """Several files as one: .jsonl has a document per line under `field`, .json is a list of token ids (or a list of such lists),
-    anything else is a UTF-8 text. The SHA-256 is of all bytes in order. Raises FormatError like `read_text`, naming the line."""
+    anything else is a UTF-8 text. The SHA-256 is of all bytes in order. Of texts and .jsonl only the beginning that gives `most_tokens` is kept,
+    the rest is read for the SHA-256 alone. Raises FormatError like `read_text`, naming the line."""
     if not paths:
         return read_text()
     documents: list[str | list[int]] = []
     digest = hashlib.sha256()
     for file in paths:
-        data = _read(file)
-        digest.update(data)
+        most = None if most_tokens is None or file.suffix == ".json" else TOKEN_BYTES * most_tokens + _PIECE
+        data, whole = _start(file, most, digest)
         if file.suffix == ".jsonl":
-            found = list(_lines(file, data, field))
+            end = len(data) if whole else data.rfind(b"\n") + 1
+            if data and not end:
+                raise FormatError(f"text {file}: line 1 has more than {len(data)} bytes; give shorter documents, or ask for more tokens")
+            found = list(_lines(file, data[:end], field))
         elif file.suffix == ".json":
             found = _ids(file, data)
         else:
-            found = [_decode(file, data)]
+            found = [_decode(file, data, whole)]
         if not any(part.strip() if isinstance(part, str) else part for part in found):
             raise FormatError(f"text {file}: it is empty; give a text of at least two tokens")
         documents += found
@@ -58,16 +67,28 @@ def read_texts(paths: list[Path], field: str = "text") -> Text:
     return Text(" + ".join(file.name for file in paths), "\n".join(texts), digest.hexdigest(), tuple(documents))
 
 
-def _read(file: Path) -> bytes:
+def _start(file: Path, most: int | None, digest) -> tuple[bytes, bool]:
+    """(the first `most` bytes of a file, or all of it; whether that is all), digest updated with every byte."""
     try:
-        return read_bounded(file, f"text {file}")
+        if most is None or not file.is_file():  # a device may never end
+            data = read_bounded(file, f"text {file}")
+            digest.update(data)
+            return data, True
+        with open(file, "rb") as stream:
+            data, whole = stream.read(min(most, MOST_BYTES)), True
+            digest.update(data)
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+                whole = False
+            return data, whole
     except OSError as error:
         raise FormatError(f"text {file}: {error.strerror}; give a readable file") from None
 
 
-def _decode(file: Path, data: bytes) -> str:
+def _decode(file: Path, data: bytes, whole: bool = True) -> str:
+    """A text, or the beginning of one, whose last code point may be cut."""
     try:
-        content = data.decode("utf-8")
+        content = codecs.getincrementaldecoder("utf-8")().decode(data, final=whole)
     except UnicodeDecodeError as error:
         raise FormatError(f"text {file}: byte {error.start} is not UTF-8; convert the file first") from None
     if "\0" in content:
@@ -123,7 +144,7 @@ def text_windows(tokenizer, text: Text, max_tokens: int, context: int, window: i
         if isinstance(document, str):
             if tokenizer is None:
                 raise EdgePosError(f"text {text.name}: the bundle has no tokenizer; give token ids as a .json file")
-            ids, bos = tokenizer.encode(document, bos=False)[:left], tokenizer.bos_id if tokenizer.adds_bos else None
+            ids, bos = _first_ids(tokenizer, document, left), tokenizer.bos_id if tokenizer.adds_bos else None
         else:
             ids, bos = document[:left], None
         left -= len(ids)
@@ -142,6 +163,16 @@ def first_tokens(windows: list[list[int]], count: int) -> list[list[int]]:
         found.append(window[:left])
         left -= len(found[-1])
     return found
+
+
+def _first_ids(tokenizer, document: str, count: int) -> list[int]:
+    """The first `count` ids of a text, of which only as much is encoded as that takes."""
+    size = 8 * count
+    while True:
+        ids = tokenizer.encode(document[:size], bos=False)
+        if size >= len(document) or len(ids) >= count + MARGIN:
+            return ids[:count]
+        size *= 2
 
 
 def stories(text: str, count: int) -> list[str]:
