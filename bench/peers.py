@@ -54,8 +54,8 @@ def engines(options, folder: Path, canonical: CanonicalModel, source: Path, dive
     """The engines that can be had, and why others cannot."""
     found, missing = [], []
     program = build_program(folder)
-    for label, weights in (("w8g32 a16 kv16", "w8g32"), ("w4g32 a16 kv16", None)):
-        bundle = edgepos.export_bundle(canonical, folder / f"{weights}.edgepos", weights=weights, kv="kv16")
+    for label, weights in (("w8g32 a16 kv16", "w8g32"), ("w8g32 a8g32 kv16", "w8g32"), ("w4g32 a16 kv16", None), ("w4g32 a8g32 kv16", None)):
+        bundle = edgepos.export_bundle(canonical, folder / f"{label}.edgepos", weights=weights, activations=label.split()[1], kv="kv16")
         kl = divergence and divergence.of(bundle.session(context=KL_TOKENS).eval(divergence.window))
         info, kv = bundle.image.info, bundle.image.info.kv_bytes_per_token * options.tokens // 2
         found.append(edgepos_engine("EdgePos", label, program, bundle.model_path, info.weight_bytes_per_token + kv, kl))

@@ -9,6 +9,7 @@ from edgepos.compiler import compile, dequantized_weights
 from edgepos.compiler.text import encode
 from edgepos.export import load
 from edgepos.golden_session import GoldenSession
+from edgepos.program import A16, A8G32, Op
 from edgepos.float_session import reference
 from edgepos.report.metrics import Comparison
 from edgepos.report.windows import stories
@@ -35,7 +36,8 @@ def floats(model, texts):
 
 @pytest.fixture(scope="module")
 def programs(model):
-    return {kv: compile(model, kv=kv) for kv in ("kv16", "kv8")}
+    made = {kv: compile(model, kv=kv) for kv in ("kv16", "kv8")}
+    return made | {"a8g32": compile(model, activations="a8g32")}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,14 @@ def test_w8g32_a16_kv16(floats, integers, texts):
 def test_kv8_adds_little(floats, integers, texts):
     base, kv8 = (compared(floats, integers[kv], texts)["kl_mean"] for kv in ("kv16", "kv8"))
     assert kv8 - base <= 0.003
+
+
+def test_inputs_in_groups_cost_little(model, programs, floats, integers, texts):
+    """Half as many bits for the inputs of matrices, but for down projections and the logits."""
+    linears = {op.name.split(".")[-1]: op.params["inputs"] for op in programs["a8g32"].ops if op.code == Op.LINEAR}
+    assert linears == {"q": A8G32, "k": A8G32, "v": A8G32, "out": A8G32, "gate": A8G32, "up": A8G32, "down": A16, "head": A16}
+    base, groups = (compared(floats, integers[name], texts) for name in ("kv16", "a8g32"))
+    assert groups["kl_mean"] - base["kl_mean"] <= 3e-4
 
 
 def test_the_integer_machinery_alone(model, programs, integers, texts):
