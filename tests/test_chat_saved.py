@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 from hostile import mutate
-from test_chat import spec  # noqa: F401 - a fixture
+from test_chat import SYSTEM_LAST, spec  # noqa: F401 - a fixture
 from test_chat_sessions import LINES, talker  # noqa: F401 - a fixture
 from test_runtime_program import SANITIZED, compile_program
 
@@ -158,6 +158,20 @@ def test_places_that_no_file_can_take(call, tmp_path):
     ):  # fmt: skip
         code, output, errors = call(*options, "--restore", tmp_path / place)
         assert code in (1, 2) and said in errors and errors.count("\n") == 1 and output == b"", (place, errors)
+
+
+def test_a_form_without_a_place_for_the_system(program, talker):  # noqa: F811
+    """Python renders by Jinja what the form has not; the program says what to do. Without it both give the same."""
+    with pytest.warns(UserWarning, match="no place of their own"):
+        model = talker(SYSTEM_LAST.replace("bos_token", "'<|endoftext|>'").replace("eos_token", "'<|endoftext|>'"))
+    command, lines = [program, model.model_path, "--chat", "-n", "6"], b"Hello\nAgain\n"
+    alone = subprocess.run(command, input=lines, capture_output=True, timeout=120)
+    chat = model.chat(max_new_tokens=6)
+    assert alone.stdout.decode() == "".join("".join(chat.send(text)) + "\n" for text in ("Hello", "Again"))
+    done = subprocess.run([*command, "--system", "Be kind."], input=lines, capture_output=True, timeout=120)
+    assert done.returncode == 1 and b"--system" in done.stderr and b"edgepos run --chat" in done.stderr and done.stderr.count(b"\n") == 1
+    told = model.chat("Be kind.", max_new_tokens=6)
+    assert "".join(told.send("Hello")) and b"Be kind.\n\nHello" in told.template.render([*told.messages[:2]])[0]
 
 
 def test_restore_takes_bytes_alone(talker):  # noqa: F811

@@ -86,6 +86,8 @@ static void encode(talk *t, size_t at, size_t n) {
   memcpy(messages, t->messages, at * sizeof *messages);
   memcpy(messages + at, t->messages + at + n, (count - at) * sizeof *messages);
   ep_status st = ep_chat_render(t->model, messages, count, NULL, 0, &size, spans, &good);
+  if (st == EP_ERR_ROLE && good == 0 && messages[0].role == EP_SYSTEM)
+    stop(EXIT_ERROR, "--system: the chat form of this model has no place for it, or not for an empty one; say it in the first message, or use edgepos run --chat");
   if (st == EP_ERR_ROLE) stop(EXIT_ERROR, "message %zu: %s", good + 1, ep_status_text(st));
   if (st != EP_ERR_BUFFER) check(st, "chat");
   char *text = allocate(size);
