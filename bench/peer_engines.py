@@ -81,7 +81,7 @@ def edgepos_engine(name: str, label: str, program: Path, model: Path, bytes_per_
     def command(prompt: int, tokens: int, threads: int) -> list:
         ids = ",".join(str(7 * i % 500) for i in range(prompt))
         # The last token chosen is not evaluated.
-        return [program, model, "--ids", ids, "-n", tokens + (tokens > 0), "--context", prompt + tokens, "--no-eos", "--ids-out", "--threads", threads]
+        return [program, model, "--ids", ids, "-n", tokens + (tokens > 0), "--context", prompt + tokens, "--no-eos", "--ids-out", "--copy", "--threads", threads]
 
     def speeds(text: str) -> tuple[float | None, float | None]:
         found = [re.search(rf"{what}: .*?([\d.]+) tokens/s", text) for what in ("prompt", "generation")]

@@ -47,7 +47,7 @@ class Divergence:
     def of(self, logits: np.ndarray) -> float:
         comparison = Comparison()
         comparison.add(self.reference, logits, np.array(self.window[1:]))
-        return float(np.concatenate(comparison.kl).mean())
+        return float(comparison.column("kl").mean())
 
 
 def engines(options, folder: Path, canonical: CanonicalModel, source: Path, divergence: Divergence | None) -> tuple[list[Engine], list[str]]:

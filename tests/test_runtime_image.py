@@ -67,8 +67,9 @@ def test_both_commands_print_the_rows_of_the_session(bundle, run, tmp_path):  # 
 
 
 def test_the_self_test_and_the_operators(bundle, run):  # noqa: F811
-    status, said, told = run(bundle.model_path, "--selftest")
-    assert status == 0 and f"13 tokens, digest 0x{bundle.program.header.digest:016x}" in said and "arena" in told and "tokens/s" in told
+    for how in ((), ("--copy",)):
+        status, said, told = run(bundle.model_path, "--selftest", *how)
+        assert status == 0 and f"13 tokens, digest 0x{bundle.program.header.digest:016x}" in said and "arena" in told and "tokens/s" in told
     status, said, _ = run(bundle.model_path, "--operators")
     found = {int(line.split()[1]): int(line.split()[3], 16) for line in said.splitlines() if line.startswith("operator")}
     assert status == 0 and found == operator_digests(bundle.program)

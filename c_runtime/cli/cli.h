@@ -22,7 +22,7 @@ typedef struct options {
   uint32_t penalty;
   ep_sampling how;
   uint64_t seed;
-  int ids_out, digest, operators, selftest, no_eos, generic, chat, embed;
+  int ids_out, digest, operators, selftest, no_eos, generic, copy, chat, embed;
 } options;
 
 /* ---- common.c */
