@@ -30,6 +30,9 @@ def report(
     bundle: BundleArgument,
     source: Annotated[Path, typer.Option(help="The model the bundle was made from.")],
     text: TextOption = None,
+    image: Annotated[
+        Optional[list[Path]], typer.Option(help="Of a model of images what to measure on, may be given several times: .ppm, .pgm, or .npy (one or more).")
+    ] = None,
     field: FieldOption = "text",
     tokenizer: TokenizerOption = None,
     max_tokens: MaxTokensOption = 8192,
@@ -52,6 +55,7 @@ def report(
     from .report.build import measure
     from .report.files import dumps, write
     from .report.gate import Gate
+    from .report.images import read_all
     from .report.pairs import read_pairs
     from .report.peers import read_peers
     from .report.windows import read_texts
@@ -60,10 +64,15 @@ def report(
     opened = open_bundle(bundle)
     if opened.path is None:
         raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
-    if pairs is not None and not opened.image.info.embedding:
-        raise EdgePosError(f"{bundle}: the model gives logits; --pairs is for embedding models")
-    texts = read_texts(text or [], field, max_tokens)
+    if pairs is not None and (not opened.image.info.embedding or opened.image.image_shape):
+        raise EdgePosError(f"{bundle}: the model {'reads images' if opened.image.image_shape else 'gives logits'}; --pairs is for embeddings of texts")
     labelled = read_pairs(pairs) if pairs is not None else None
+    shape = opened.image.image_shape
+    if shape and text:
+        raise EdgePosError("this model reads images: give some with --image instead of --text")
+    if image and not shape:
+        raise EdgePosError("this model reads tokens: give texts with --text instead of --image")
+    texts = read_all(image or [], shape) if shape else read_texts(text or [], field, max_tokens)
     others = read_peers(peers) if peers is not None else None
     canonical = load(source, tokenizer=tokenizer)
     with progress_bar("") as progress:

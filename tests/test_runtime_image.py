@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import jsonschema
 import numpy as np
 import pytest
 from boards import require
@@ -129,3 +130,27 @@ def test_what_does_not_go_together(bundle, run, tmp_path):  # noqa: F811
         assert len(done.stderr.splitlines()) == 1, arguments
     with pytest.raises(FormatError, match="of another kind"):
         read_images(bundle.model_path)
+
+
+def test_the_report_compares_rows_of_images(bundle, tmp_path, root):
+    source = bundle.path.parent / "model"
+    pixels = noise(5, *SHAPE)
+    np.save(tmp_path / "five.npy", pixels)
+    done = edgepos("report", bundle.path, "--source", source, "--image", tmp_path / "five.npy", "--fail-above", "cosine=0.99")
+    assert "same first class" in done.stdout
+    report = bundle.report
+    jsonschema.validate(report, json.loads((root / "docs" / "report.schema.json").read_text("utf-8")))
+    accuracy, floats = report["accuracy"], library.reference(source)
+    exact, ours = (np.float64([session.embed_image(p) for p in pixels]) for session in (floats, bundle.session()))
+    own = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(exact, ours)]
+    assert accuracy["images"] == 5 and abs(accuracy["cosine_mean"] - np.mean(own)) < 1e-12 and accuracy["cosine_min"] == pytest.approx(min(own))
+    assert accuracy["same_class"] == np.mean(exact.argmax(axis=1) == ours.argmax(axis=1))
+    assert [layer["op"] for layer in report["layers"]][:3] == ["PATCHES", "LINEAR", "EMBED"] and report["layers"][1]["own_sqnr_db"] > 40
+    assert "same first class" in (bundle.path / "report.html").read_text("utf-8")
+    assert "logits of 7 classes" in edgepos("inspect", bundle.path).stdout
+    np.save(tmp_path / "two.npy", pixels[:2])
+    for arguments in ((), ("--image", tmp_path / "two.npy"), ("--text", tmp_path / "five.npy")):
+        assert len(edgepos("report", bundle.path, "--source", source, *arguments, expect=1).stderr.splitlines()) == 1
+    own_images = library.export_bundle(source, tmp_path / "m.edgepos", calibration=pixels)
+    done = edgepos("report", own_images.path, "--source", source, "--image", tmp_path / "five.npy", expect=1)
+    assert "calibrated on them" in done.stderr

@@ -15,6 +15,7 @@ from .changes import measure_changes
 from .continuations import continuations
 from .embedding import compare_embeddings, sentences
 from .encodings import encoding_curves
+from .images import Images, compare_images
 from .layers import trace_layers
 from .metrics import Comparison
 from .onnx_forms import compare_embedding_forms, compare_forms, has_forms
@@ -25,6 +26,7 @@ from .verdict import verdict
 from .windows import WINDOW, Text, first_tokens, text_windows
 
 LAYER_WINDOW = 64
+MOST_TRACED = 8  # images on which formats are tried
 SWAP_TOKENS = 256  # docs/report.md says why
 CALIBRATION_CHARS = 65536  # far more than the tokens of a calibration
 
@@ -33,7 +35,7 @@ def measure(
     bundle,
     reference,
     canonical,
-    text: Text,
+    text: Text | Images,
     *,
     max_tokens: int = 8192,
     window: int = WINDOW,
@@ -45,7 +47,7 @@ def measure(
     pairs: Pairs | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict:
-    """The bundle's report with every section of docs/report.md measured on `text`.
+    """The bundle's report with every section of docs/report.md measured on `text`, of a model of images on Images.
 
     `reference` is the float session of the source, `canonical` its CanonicalModel. At most `max_tokens` tokens are used, in windows of
     at most `window`; changes of formats are tried on the first `swap_tokens` of them. command: as typed, for the report. force: measure
@@ -60,7 +62,11 @@ def measure(
     if not force:
         _check_calibration(bundle, tokenizer, text)
     context = min(bundle.context, canonical.context)
-    if bundle.image.info.embedding:
+    if bundle.image.image_shape:
+        session = bundle.session(threads=threads)
+        accuracy = compare_images(reference, session, text, bool(bundle.image.info.classes), partial(tell, "images"))
+        cut = list(text.pixels[:MOST_TRACED])
+    elif bundle.image.info.embedding:
         session = bundle.session(context=context, threads=threads)
         accuracy, cut = _embeddings(bundle, reference, session, text, max_tokens, partial(tell, "sentences"))
         if pairs is not None:
@@ -80,10 +86,10 @@ def measure(
     report["peers"] = on_the_same_text(peers or [], report["accuracy"])
     report["verdict"] = verdict(accuracy)
     tell("operators", 0, len(bundle.program.ops))
-    report["layers"], scores = trace_layers(bundle.program, canonical.model, cut[0][:LAYER_WINDOW])
+    report["layers"], scores = trace_layers(bundle.program, canonical.model, cut[0] if bundle.image.image_shape else cut[0][:LAYER_WINDOW])
     report["attention"] = {**report.get("attention", {}), "scores": scores}
     report["changes"] = measure_changes(
-        bundle.program, canonical.model, first_tokens(cut, swap_tokens), report["layers"], kept=canonical.grids or (),
+        bundle.program, canonical.model, cut if bundle.image.image_shape else first_tokens(cut, swap_tokens), report["layers"], kept=canonical.grids or (),
         globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical), progress=partial(tell, "matrices"),
     )  # fmt: skip
     report["encodings"] = encoding_curves(canonical, context)
@@ -132,6 +138,10 @@ def _counted(cut: list[list[int]], progress: Callable[[int, int], None]) -> Call
 def _check_calibration(bundle, tokenizer, text: Text) -> None:
     """Raise EdgePosError when the fixed points were chosen on the beginning of this very text."""
     known = bundle.manifest["calibration"]
+    if isinstance(text, Images):
+        if known.get("sha256") == text.sha256:
+            raise EdgePosError(f"images {text.name}: the bundle was calibrated on them, so they would flatter; give others, or --force to measure on them")
+        return
     document = (text.documents or (text.content,))[0]
     count = known.get("tokens")
     if not isinstance(count, int) or (isinstance(document, str) and tokenizer is None):

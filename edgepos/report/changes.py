@@ -39,7 +39,7 @@ def measure_changes(
 ) -> dict:
     """The `changes` section: parts of the error and every matrix, the one whose rounding costs most first.
 
-    `texts` are windows of token ids, each from an empty cache; `layers` is the `trace_layers` of one. Swaps are measured on the float
+    `texts` are windows of token ids, each from an empty cache, or images; `layers` is the `trace_layers` of one. Swaps are measured on the float
     graph with the bundle's dequantized weights, for the MOST matrices whose operators have the lowest own SQNR. The measure is the mean
     KL divergence from the float graph in nats per token, of embeddings the mean of 1 − cosine. kept: matrices whose source holds
     integers, which the format "source" keeps. globs: the bundle has formats of single matrices. wide_cache: the same program with a
@@ -58,7 +58,7 @@ def measure_changes(
     matrices.sort(key=lambda entry: -entry.get("saves", -np.inf))
     return {
         "measure": "1 - cosine" if program.embedding else "KL divergence, nats per token",
-        "tokens": sum(map(len, texts)),
+        "tokens": len(texts) * program.header.context if program.image else sum(map(len, texts)),
         "total": swaps.total,
         "weights": swaps.base,
         "arithmetic": swaps.arithmetic,
@@ -88,10 +88,11 @@ class Swaps:
 
     def run_integers(self, program: Program) -> np.ndarray:
         """What an integer program gives for the texts, as `distance` takes it."""
-        session, found = GoldenSession(program, max(map(len, self.texts))), []
+        session, found = GoldenSession(program, None if program.image else max(map(len, self.texts))), []
+        embed = session.embed_image if program.image else session.embed
         for ids in self.texts:
             session.reset()
-            found.append(session.embed(ids)[None] if program.embedding else session.eval(ids))
+            found.append(embed(ids)[None] if program.embedding else session.eval(ids))
         return self._comparable(found)
 
     def source(self, name: str) -> np.ndarray:

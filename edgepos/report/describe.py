@@ -10,7 +10,7 @@ def describe(bundle) -> dict:
     program, manifest = bundle.program, bundle.manifest
     header, info = program.header, bundle.image.info
     folder = bundle.path or bundle.model_path
-    contexts = sorted({c for c in (128, 512, 2048, header.context) if c <= header.context})
+    contexts = [header.context] if program.image else sorted({c for c in (128, 512, 2048, header.context) if c <= header.context})
     return {
         "name": manifest.get("name", bundle.model_path.stem),
         "model_bytes": bundle.model_path.stat().st_size,
@@ -19,7 +19,8 @@ def describe(bundle) -> dict:
         "positions": _positions(program),
         "vocabulary": header.vocab,
         "context": header.context,
-        "output": f"embedding of {info.embedding} numbers" if info.embedding else "logits",
+        **({"image": "height {} × width {}, {} channels".format(*program.image)} if program.image else {}),
+        "output": _output(info),
         "operators": len(program.ops),
         "kv_bytes_per_token": int(info.kv_bytes_per_token),
         "weight_bytes_per_token": int(info.weight_bytes_per_token),
@@ -28,6 +29,12 @@ def describe(bundle) -> dict:
         "licence": str((manifest.get("license") or {}).get("license", "not stated")),
         "digest": f"{header.digest:016x}",
     }
+
+
+def _output(info) -> str:
+    if info.classes:
+        return f"logits of {info.embedding} classes"
+    return f"embedding of {info.embedding} numbers" if info.embedding else "logits"
 
 
 def _positions(program) -> str:

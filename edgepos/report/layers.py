@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..float_session import FloatSession
-from ..golden import Batch, Machine
+from ..golden import Batch, Machine, image_batch
 from ..golden_session import GoldenSession
 from ..program import NONE, Program
 from .scores import ScoreErrors
@@ -25,13 +25,13 @@ def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
 def trace_layers(program: Program, model: ir.Model, ids: list[int]) -> tuple[list[dict], list[dict]]:
     """(one entry per operator with an output, in data-flow order; the attention's score error by distance).
 
-    An entry: name, op, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window; the integers are computed by golden,
+    An entry: name, op, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window, or an image; the integers are computed by golden,
     whose bits are every engine's. sqnr_db compares with the float graph and holds all errors before; own_sqnr_db is of the operator
     alone, run on the float graph's values rounded to its inputs. Both are None for values that the float graph does not have under
     the same name, or without any error. outlier: the channel with the largest magnitude, and its ratio to the channels' median.
     """
     floats = _floats(program, model, ids)
-    session = GoldenSession(program, max(len(ids), 1))
+    session = GoldenSession(program, None if program.image else max(len(ids), 1))
     alone = _Alone(program, floats, ids)
     scores = ScoreErrors(program, floats)
     entries: list[dict] = []
@@ -56,7 +56,7 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int]) -> tuple[lis
         )
         before = session.saturations
 
-    (session.embed_int if program.embedding else session.eval_int)(ids, trace=trace)
+    (session.embed_image_int if program.image else session.embed_int if program.embedding else session.eval_int)(ids, trace=trace)
     return entries, scores.rows()
 
 
@@ -69,7 +69,7 @@ def _floats(program: Program, model: ir.Model, ids: list[int]) -> dict[str, np.n
     floats = FloatSession(with_outputs(model, wanted)).values(ids, [output, *wanted])
     if last not in floats:
         floats[last] = floats[output]
-    return {name: value[0].reshape(-1, value.shape[-1]) for name, value in floats.items()}
+    return {name: value.reshape(-1, value.shape[-1]) for name, value in floats.items()}
 
 
 def _outlier(reference: np.ndarray) -> dict | None:
@@ -85,8 +85,11 @@ class _Alone:
 
     def __init__(self, program: Program, floats: dict[str, np.ndarray], ids: list[int]):
         self.program, self.floats = program, floats
-        self.machine = Machine(program, max(len(ids), 1))
-        self.batch = Batch(np.asarray(ids, np.int64), np.arange(len(ids), dtype=np.int64), 0)
+        if program.image:
+            self.batch = image_batch(ids, program.header.context)
+        else:
+            self.batch = Batch(np.asarray(ids, np.int64), np.arange(len(ids), dtype=np.int64), 0)
+        self.machine = Machine(program, max(len(self.batch.ids), 1))
         self.values: dict[int, np.ndarray] = {}
         self.done = 0
 

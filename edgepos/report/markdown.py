@@ -27,13 +27,16 @@ def _accuracy(report: dict) -> list[str]:
 def accuracy_rows(a: dict) -> list[tuple[str, str]]:
     """(figure, its value as text) of the `accuracy` section, of logits or of embeddings."""
     if "cosine_mean" in a:
+        what, one = (f"{a['images']} images", "image") if "images" in a else (f"{a['texts']} sentences, {a['tokens']} tokens", "sentence")
+        same = [("same first class", f"{a['same_class']:.2%}")] if "same_class" in a else []
         return [
-            ("text", f"{a['text']}, {a['texts']} sentences, {a['tokens']} tokens"),
-            ("cosine to the float embedding", f"mean {a['cosine_mean']:.6f}, least {a['cosine_min']:.6f}"),
-            ("same nearest sentence", f"{a['nearest_agreement']:.2%}"),
+            ("images" if "images" in a else "text", f"{a['text']}, {what}"),
+            *same,
+            ("cosine to the float row" if "images" in a else "cosine to the float embedding", f"mean {a['cosine_mean']:.6f}, least {a['cosine_min']:.6f}"),
+            (f"same nearest {one}", f"{a['nearest_agreement']:.2%}"),
             ("rank correlation of the pairs", f"{a['rank_correlation']:.6f}, {a['pairs']} pairs"),
             ("largest error of a number", f"{a['max_error']:.3g}"),
-            ("saturations in these sentences", str(a["saturations"])),
+            (f"saturations in these {one}s", str(a["saturations"])),
             *([("rank correlation with the labels", labels_line(a["labels"]))] if "labels" in a else []),
         ]
     change = a["perplexity"] / a["perplexity_float"] - 1
