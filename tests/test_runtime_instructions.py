@@ -31,6 +31,7 @@ PREFILL, DECODE = 32, 8  # tokens
 SHAPES = {
     "w8g32 kv16": Shape(heads=4, kv_heads=2, head_dim=32, v_dim=32, pairs=16, width=128, inner=352, vocab=512, context=64),
     "w8 kv8": Shape(heads=4, kv_heads=2, head_dim=32, v_dim=32, pairs=16, width=128, inner=352, vocab=512, context=64, grouped=False, kv_bits=8),
+    "w8g32 a8g32 kv16": Shape(heads=4, kv_heads=2, head_dim=32, v_dim=32, pairs=16, width=128, inner=352, vocab=512, context=64, a8=True),
     "w4g32 kv16": Shape(heads=4, kv_heads=2, head_dim=32, v_dim=32, pairs=16, width=128, inner=352, vocab=512, context=64, w4=True),
 }
 
