@@ -18,9 +18,11 @@ from edgepos.errors import EdgePosError, GateError
 from edgepos.export import load
 from edgepos.float_session import FloatSession
 from edgepos.golden_session import GoldenSession
-from edgepos.report import intervals
+from edgepos.positions import Rope
+from edgepos.report import intervals, markdown
 from edgepos.report.build import measure
 from edgepos.report.changes import measure_changes
+from edgepos.report.encodings import named
 from edgepos.report.gate import Gate
 from edgepos.report.layers import trace_layers, with_outputs
 from edgepos.report.metrics import Comparison
@@ -115,6 +117,15 @@ def test_a_bundle_that_was_not_measured_has_a_page(bundle):
     assert [i for i in found.ids if i in SECTIONS] == SECTIONS and "Not measured yet" in text
 
 
+def test_the_parameters_of_an_encoding_are_named(report):
+    (encoding,) = report["encodings"]
+    assert encoding["named"] == "head_dim 16, rotary_dim 16, theta 10000, layout half"
+    assert f"rope: {encoding['named']}" in markdown.render(report) and encoding["named"] in page(report)
+    yarn = Rope(64, theta=1e6, scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})
+    assert "theta 1000000, layout half; yarn scaling: factor 4, original_max_position_embeddings 32768, beta_fast 32" in named(yarn)
+    assert named(Rope(8, scaling={"rope_type": "custom", "inv_freq": [1.0, 0.5, 0.25, 0.125]})).endswith("inv_freq 1 … 0.125 (4 values)")
+
+
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 
 
@@ -129,7 +140,7 @@ def test_hostile_names_and_texts_stay_text(report):
     for entry in changed["changes"]["matrices"]:
         entry["matrix"] = entry["format"] = HOSTILE
     for encoding in changed["encodings"]:
-        encoding["encoding"] = encoding["heat"]["title"] = encoding["similarity"]["xlabel"] = HOSTILE
+        encoding["encoding"] = encoding["named"] = encoding["heat"]["title"] = encoding["similarity"]["xlabel"] = HOSTILE
         encoding["errors"]["lines"][HOSTILE] = encoding["errors"]["lines"]["phase"]
     found = parsed(page(changed))
     assert found.scripts == 1 and found.problems == [] and HOSTILE in " ".join(found.words)

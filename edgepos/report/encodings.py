@@ -18,7 +18,7 @@ ROWS, COLUMNS, POINTS, LINES = 24, 48, 64, 16
 
 
 def encoding_curves(canonical: CanonicalModel, context: int) -> list[dict]:
-    """One entry per different encoding: encoding, heat map, similarity and errors as numbers, and every method with its costs.
+    """One entry per different encoding: encoding, its parameters in words, heat map, similarity and errors as numbers, and every method with its costs.
 
     `context` is the number of positions. Long tables and lines are thinned out evenly, many heads too.
     """
@@ -35,6 +35,7 @@ def encoding_curves(canonical: CanonicalModel, context: int) -> list[dict]:
         found.append(
             {
                 "encoding": spec.encoding,
+                "named": named(spec),
                 "context": context,
                 "heat": _heat(one, context, table),
                 "similarity": _curves(similarity(one, context, table)),
@@ -43,6 +44,24 @@ def encoding_curves(canonical: CanonicalModel, context: int) -> list[dict]:
             }
         )
     return found
+
+
+def named(spec: Spec) -> str:
+    """The parameters of a spec in one line; rows of numbers by their ends."""
+    data = spec.to_json()
+    del data["encoding"]
+    scaling = data.pop("scaling", None)
+    text = _parameters(data)
+    return f"{text}; {scaling.pop('rope_type')} scaling: {_parameters(scaling)}" if scaling else text
+
+
+def _parameters(data: dict) -> str:
+    def shown(value) -> str:
+        if isinstance(value, list) and len(value) > 2:
+            return f"{shown(value[0])} … {shown(value[-1])} ({len(value)} values)"
+        return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+    return ", ".join(f"{key} {shown(value)}" for key, value in data.items() if value is not None)
 
 
 def _single(spec: Spec, weights) -> tuple[Spec, np.ndarray | None]:

@@ -69,6 +69,8 @@ def _positions(report: dict) -> list[str]:
     lines = ["## Position encoding", ""]
     if not report["positions"]:
         return [*lines, "None.", ""]
+    for entry in report.get("encodings", ()):
+        lines += [f"{entry['encoding']}: {entry['named']}", ""]
     lines += ["| kind | method | bits | proven bound | measured maximum | bytes |", "|---|---|---|---|---|---|"]
     for p in report["positions"]:
         unit = p.get("unit", "")
