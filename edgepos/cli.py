@@ -64,7 +64,7 @@ def export(
     source: Annotated[Path, typer.Argument(help="A Hugging Face folder, a .gguf file, an .onnx file or a llama2.c .bin file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle folder to write, usually NAME.edgepos.")],
     weights: Annotated[
-        Optional[Weights], typer.Option(help="Weight format; default: source (the integers of a GGUF file) where there are some, else w8g32.")
+        Optional[Weights], typer.Option(help="Weight format; default: source (the integers of a GGUF or ONNX file) where there are some, else w8g32.")
     ] = None,
     activations: Annotated[
         Activations, typer.Option(help="Inputs of matrices; a8g32 (int8, groups of 32) is faster with int8 dot products and less accurate.")
