@@ -187,7 +187,7 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by the caller: no file may get its number
             setattr(sys, name, open(os.devnull, mode))
     warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}", style="yellow")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that temporary folders go
+    signal.signal(signal.SIGTERM, _end)
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -207,7 +207,23 @@ def main() -> None:
             raise
         # A usage error: its class lives in click or in typer, depending on the version of typer.
         code = _fail(f"{error.format_message().rstrip('.') or 'a command is needed'}; see edgepos --help", error.exit_code)
+    finally:
+        _again(0)
     sys.exit(code)
+
+
+def _end(*_) -> None:
+    """Leave by an exception, so that temporary folders go. Libraries swallow it in places (mpmath has bare excepts): it comes again every
+    second, but not while what it has set off is being cleaned up."""
+    _again(1)
+    if not isinstance(sys.exc_info()[1], SystemExit):
+        sys.exit(143)
+
+
+def _again(seconds: int) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, _end)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _fail(message: str, code: int = 1) -> int:
