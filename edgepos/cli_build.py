@@ -26,6 +26,7 @@ def build(
     ram: Annotated[Optional[str], typer.Option(help="RAM there is, like 192K.")] = None,
     cc: Annotated[Optional[str], typer.Option("--cc", help="Another compiler than that of the ziglang package.")] = None,
     small: Annotated[bool, typer.Option("--small", help="Less code instead of more speed (-Os).")] = False,
+    checksum: Annotated[bool, typer.Option("--checksum", help="The program checks the model in its flash before it opens it (no operating system).")] = False,
     show: Annotated[bool, typer.Option("--list", help="Show the targets.")] = False,
 ) -> None:
     """Make a ready program or image for a board."""
@@ -46,7 +47,7 @@ def build(
     of = target_of(target)
     name = bundle.resolve().name.removesuffix(".edgepos").removesuffix(".gguf")
     place = output or Path(f"{name}-{of.name}{of.suffix}")
-    wish = Wish(embed, board, _size("--flash", flash), _size("--ram", ram), context, cc, small)
+    wish = Wish(embed, board, _size("--flash", flash), _size("--ram", ram), context, cc, small, checksum)
     with err.status(f"building for {of.name} …") as status:
         built = make(open_bundle(bundle), of.name, place, wish, lambda text: status.update(f"building for {of.name}: {text} …"))
     inside = built.model and (embed or of.system == "no operating system")

@@ -12,6 +12,7 @@ from boards import require
 from edgepos import EdgePosError, UnsupportedError
 from edgepos.resources import c_runtime_dir
 from edgepos.targets import BOARDS, build, tools
+from edgepos.targets.features import definitions
 from edgepos.targets.linux import command_line
 from edgepos.targets.make import Wish, make
 from edgepos.targets.processors import BARE, TARGETS, WASM, ZIG
@@ -31,6 +32,42 @@ def test_an_image_for_a_small_board(bundle, tmp_path, cc):
     assert "text Once upon a time" in said
     stack = int(re.search(r"^stack (\d+)$", said, re.M)[1])
     assert stack <= made.stack // 2
+
+
+def test_a_small_program(bundle, tmp_path, record_property):
+    """A Llama program of the runtime, its tokenizer's way back to text and the port. One for another model says what it is."""
+    require("arm-none-eabi-gcc", "qemu-system-arm")
+    wish = Wish(context=256, small=True, cc="arm-none-eabi-gcc")
+    made = make(bundle("stories260K", "kv8"), "m4", tmp_path / "m4.elf", wish)
+    record_property("text", made.code)
+    assert 16 << 10 < made.code <= 24 << 10
+
+
+@pytest.mark.parametrize("other", ["tiny-alibi", "tiny-rope"])
+def test_a_program_refuses_what_it_was_not_built_for(bundle, tmp_path, monkeypatch, other):
+    require("arm-none-eabi-gcc", "qemu-system-arm")
+    known = definitions(bundle("stories260K", "kv8").program)
+    monkeypatch.setattr("edgepos.targets.make.definitions", lambda _program: known)
+    for small, said in ((True, "EP_ERR_INCLUDED"), (False, "built for another model and leaves out what this one needs")):
+        make(bundle(other), "m4", tmp_path / "m4.elf", Wish(context=64, small=small, cc="arm-none-eabi-gcc"))
+        with pytest.raises(EdgePosError, match=f"model: .*{said}"):
+            BOARDS["qemu:cortex-m4"].execute(tmp_path / "m4.elf")
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_flipped_bit_in_flash_is_found(bundle, tmp_path, checksum):
+    """By the self-test where the number matters to the digest, by the checksum wherever it is."""
+    require("arm-none-eabi-gcc", "qemu-system-arm")
+    opened, image = bundle("stories260K", "kv8"), tmp_path / "m4.elf"
+    make(opened, "m4", image, Wish(context=64, small=True, checksum=checksum, cc="arm-none-eabi-gcc"))
+    assert "self-test passed" in BOARDS["qemu:cortex-m4"].execute(image)
+    program, model = bytearray(image.read_bytes()), opened.model_path.read_bytes()
+    start, used = program.index(model), opened.program.ops[-1].tensors[0]
+    weights = model.index(opened.program.arrays[used].tobytes())
+    program[start + weights + 5] ^= 0x40
+    image.write_bytes(program)
+    with pytest.raises(EdgePosError, match="checksum of the model in flash" if checksum else "self-test: "):
+        BOARDS["qemu:cortex-m4"].execute(image)
 
 
 def test_a_build_leaves_out_what_the_model_does_not_use(bundle, tmp_path):
@@ -92,6 +129,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers(bundle, tmp_path):
         ("z80", Wish(), UnsupportedError, "z80.*choose one of rpi3, .*cortex-m55"),
         ("m4", Wish(board="mps9"), UnsupportedError, "mps9.*mps2-an386"),
         ("rpi4", Wish(board="mps2-an386"), UnsupportedError, "leave --board out"),
+        ("rpi4", Wish(checksum=True), UnsupportedError, "leave --checksum out"),
         ("m4", Wish(context=100000), EdgePosError, "context 100000: the model takes 1 to"),
         ("m4", Wish(cc="no-such-cc"), EdgePosError, "no-such-cc was not found"),
         ("m4", Wish(cc="false"), EdgePosError, "false"),

@@ -51,7 +51,8 @@ typedef enum ep_status {
   EP_ERR_CHAT = 17,     /* the model carries no chat form */
   EP_ERR_ROLE = 18,     /* the chat form has no message of this role at this place, or not an empty one */
   EP_ERR_PRECISION = 19, /* 2^-148 turns do not decide how an increment rounds: about one in 2^83 */
-  EP_ERR_INPUT = 20     /* tokens for a model that reads an image, or the other way round */
+  EP_ERR_INPUT = 20,    /* tokens for a model that reads an image, or the other way round */
+  EP_ERR_INCLUDED = 21  /* this build was made for another model (edgepos build) and leaves out what this one needs */
 } ep_status;
 
 /* A sentence for a status; never NULL. */

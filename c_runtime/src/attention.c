@@ -11,7 +11,7 @@ static size_t slot_of(const ep_session *s, int32_t h, int32_t slot) {
 
 /* One vector into the cache. */
 static void store(const ep_session *s, void *data, void *scales, size_t at, const int32_t *x, int32_t dim) {
-  if (s->program.kv_bits == 16)
+  if (ep_kv_wide(s))
     ((uint8_t *)scales)[at] = (uint8_t)s->kernels.narrow16((int16_t *)data + at * (size_t)dim, x, dim);
   else
     ((int32_t *)scales)[at] = ep_quant8((int8_t *)data + at * (size_t)dim, x, dim);
@@ -49,7 +49,7 @@ typedef struct query {
 /* sigma_j, 16 fractional bits, log2 units. */
 static void score(const query *a, const int32_t *x) {
   const ep_kernels *kernels = &a->s->kernels;
-  int32_t dim = a->layer->k_dim, m = a->op[EP_O_P0 + 2], wide = a->s->program.kv_bits == 16;
+  int32_t dim = a->layer->k_dim, m = a->op[EP_O_P0 + 2], wide = ep_kv_wide(a->s);
   int32_t shift = a->op[EP_O_P0 + 3] - kernels->narrow16(a->lane->q, x, dim), *sigma = a->lane->scores;
   uint64_t count = 0;
   for (int32_t j = 0; j < a->visible; j += EP_TILE) {
@@ -70,13 +70,13 @@ static void score(const query *a, const int32_t *x) {
 }
 
 static void cap_scores(const query *a) {
-  if (a->op[EP_O_T2] < 0) return;
+  if (!EP_HAS(EP_FEATURE_SOFTCAP) || a->op[EP_O_T2] < 0) return;
   const int32_t *cap = ep_i32(&a->s->program, a->op[EP_O_T2]);
   for (int32_t j = 0; j < a->visible; j++) a->lane->scores[j] = ep_sat32(ep_softcap(cap, a->lane->scores[j]));
 }
 
 static void add_alibi(const query *a) {
-  if (a->op[EP_O_T0] < 0) return;
+  if (!EP_HAS(EP_FEATURE_ALIBI) || a->op[EP_O_T0] < 0) return;
   uint32_t slope = (uint32_t)ep_i32(&a->s->program, a->op[EP_O_T0])[a->head];
   for (int32_t j = 0; j < a->visible; j++) {
     uint32_t distance = (uint32_t)ep_abs(a->position - a->positions[j]); /* positions ascend: causal ones are never negative */
@@ -88,7 +88,7 @@ static void add_alibi(const query *a) {
 static void add_bias(const query *a) {
   const ep_program *p = &a->s->program;
   int32_t tensor = a->op[EP_O_T1], both = a->op[EP_O_P0 + 7];
-  if (tensor < 0) return;
+  if (!EP_HAS(EP_FEATURE_BIAS) || tensor < 0) return;
   int32_t n = ep_cols(p, tensor), low = both ? -(n / 2) : 0, high = n - 1 + low;
   const int32_t *bias = ep_i32(p, tensor) + (size_t)a->head * (size_t)n;
   for (int32_t j = 0; j < a->visible; j++) {
@@ -140,7 +140,7 @@ static void attend(const query *a, const int32_t *x, int32_t *out) {
   add_bias(a);
   uint64_t sum = a->s->kernels.exponentials(a->lane->scores, a->visible, a->op[EP_O_P0 + 4]);
   memset(a->lane->acc, 0, (size_t)a->layer->v_dim * sizeof *a->lane->acc);
-  if (a->s->program.kv_bits == 16)
+  if (ep_kv_wide(a->s))
     mix16(a, sum, out);
   else
     mix8(a, sum, out);

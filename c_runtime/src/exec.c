@@ -59,7 +59,7 @@ static void norm(const ep_session *s, const int32_t *op, int32_t from, int32_t t
   ep_norm how = {.gamma = ep_i32(p, op[EP_O_T0]),
                  .beta = op[EP_O_T1] >= 0 ? ep_i32(p, op[EP_O_T1]) : NULL,
                  .d = ep_width(p, op[EP_O_IN0]) / groups,
-                 .center = op[EP_O_P0],
+                 .center = EP_HAS(EP_FEATURE_CENTER) && op[EP_O_P0],
                  .eps_m = op[EP_O_P0 + 1],
                  .eps_shift = op[EP_O_P0 + 2],
                  .out_shift = op[EP_O_P0 + 3]};
@@ -106,7 +106,7 @@ static void turn_pairs(const ep_session *s, const int32_t *op, int32_t *y, int32
                        const int32_t *sine, uint64_t *count) {
   int32_t pairs = ep_rows(&s->program, op[EP_O_T0]), m = op[EP_O_P0 + 3], shift = op[EP_O_P0 + 4];
   int64_t wide[2 * PAIRS];
-  if (op[EP_O_P0 + 2]) { /* interleaved */
+  if (EP_HAS(EP_FEATURE_ROPE_INTERLEAVED) && (!EP_HAS(EP_FEATURE_ROPE_HALF) || op[EP_O_P0 + 2])) { /* interleaved */
     y += 2 * from;
     for (int32_t j = 0; j < n; j++) {
       int64_t a = y[2 * j], b = y[2 * j + 1];

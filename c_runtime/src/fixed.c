@@ -1,3 +1,4 @@
+#define EP_FIXED_C
 #include "fixed.h"
 
 #include "constants.h"

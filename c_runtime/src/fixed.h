@@ -4,6 +4,15 @@
 
 #include <stdint.h>
 
+/* Compiled for size, the longer ones are functions of fixed.c. */
+#if defined(__OPTIMIZE_SIZE__) && !defined(EP_FIXED_C)
+#define EP_SHARED
+#elif defined(__OPTIMIZE_SIZE__)
+#define EP_SHARED_INLINE
+#else
+#define EP_SHARED_INLINE static inline
+#endif
+
 /* A positive multiplier m * 2^-e with 2^30 <= m < 2^31. */
 typedef struct ep_scale {
   int32_t m, e;
@@ -44,14 +53,20 @@ static inline int32_t ep_rshift_round_word(int32_t x, int32_t n) {
   return (v >> 1) + (v & 1);
 }
 
+#ifdef __OPTIMIZE_SIZE__
+int64_t ep_rshift_round(int64_t x, int32_t n);
+int64_t ep_scale_round(int64_t a, int32_t m, int32_t n);
+int32_t ep_requant(int64_t a, int32_t m, int32_t n, uint64_t *count);
+#endif
+#ifndef EP_SHARED
 /* floor(x / 2^n + 1/2): the one rounding rule. */
-static inline int64_t ep_rshift_round(int64_t x, int32_t n) {
+EP_SHARED_INLINE int64_t ep_rshift_round(int64_t x, int32_t n) {
   if (n <= 0) return n == 0 ? x : ep_lshift_sat(x, n > -64 ? -n : 64);
   return n >= 64 ? 0 : ep_rshift_round_by(x, n);
 }
 
 /* floor(a * m / 2^n + 1/2) clamped to int64 after it is known to be far outside int32: the exact product, rounded once. */
-static inline int64_t ep_scale_round(int64_t a, int32_t m, int32_t n) {
+EP_SHARED_INLINE int64_t ep_scale_round(int64_t a, int32_t m, int32_t n) {
   int64_t low = (int64_t)((uint64_t)a & 0xffffffffu) * m;
   int64_t hi = (a >> 32) * (int64_t)m + (low >> 32); /* the product is hi * 2^32 + lo, 0 <= lo < 2^32 */
   int64_t lo = low & 0xffffffff;
@@ -72,9 +87,10 @@ static inline int64_t ep_scale_round(int64_t a, int32_t m, int32_t n) {
   return ep_lshift_sat(hi * ((int64_t)1 << 32) + lo, n > -64 ? -n : 64);
 }
 
-static inline int32_t ep_requant(int64_t a, int32_t m, int32_t n, uint64_t *count) {
+EP_SHARED_INLINE int32_t ep_requant(int64_t a, int32_t m, int32_t n, uint64_t *count) {
   return ep_sat32_count(ep_scale_round(a, m, n), count);
 }
+#endif
 
 /* floor(num / den + 1/2); the only signed division. */
 static inline int64_t ep_div_round_half_up(int64_t num, int64_t den) {

@@ -215,9 +215,10 @@ ep_status ep_open(ep_model *model, const void *image, size_t bytes, uint64_t *wh
   memset(&p, 0, sizeof p);
   ep_status st = ep_gguf_walk(&p, (const uint8_t *)image, bytes, &at);
   if (st == EP_OK) {
-    st = ep_check_program(&p, &word);
+    st = ep_check_included(&p, &word);
+    if (st == EP_OK) st = ep_check_program(&p, &word);
     if (st == EP_OK) st = ep_check_tokenizer(&p, &word);
-    if (st == EP_OK) st = ep_check_chat(&p, &word);
+    if (st == EP_OK && EP_HAS(EP_FEATURE_CHAT)) st = ep_check_chat(&p, &word);
     at = (uint64_t)(p.data - (const uint8_t *)image) + 4 * word;
   }
   if (st != EP_OK) {

@@ -110,6 +110,8 @@ static inline uint64_t ep_model_digest(const ep_program *p) {
 /* Bytes of an image; only where there is PATCHES. */
 size_t ep_image_bytes(const ep_program *p);
 
+/* EP_ERR_INCLUDED for a model that this build was not made for. After ep_check_layout. */
+ep_status ep_check_included(const ep_program *p, uint64_t *word);
 /* Steps of ep_open. On failure *where is the byte offset of the fault, *word counts int32 from the start of the data. */
 ep_status ep_gguf_walk(ep_program *p, const uint8_t *image, uint64_t bytes, uint64_t *where);
 /* Find the sections of a program of n words. The tensor records are compared with the container after this. */

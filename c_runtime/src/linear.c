@@ -2,6 +2,9 @@
 #include "fixed.h"
 #include "session.h"
 
+#define EP_HAS_IN8 EP_HAS_ANY(EP_FEATURE_IN8_W8 | EP_FEATURE_IN8_W8G32 | EP_FEATURE_IN8_W4G32)
+#define EP_HAS_W4 EP_HAS_ANY(EP_FEATURE_W4G32 | EP_FEATURE_IN8_W4G32)
+
 /* w4g32 multiplies the minimum of a group by the sum of its activations, the same for every row. */
 static void sum_groups(int32_t *sums, const int16_t *q, int32_t groups) {
   for (int32_t i = 0; i < groups; i++, q += 32) {
@@ -30,7 +33,7 @@ static void narrow_in_groups(const ep_session *s, const int32_t *op, int32_t fro
 }
 
 void ep_linear_narrow(const ep_session *s, const int32_t *op, int32_t from, int32_t to) {
-  if (ep_linear_in_groups(op)) {
+  if (EP_HAS_IN8 && ep_linear_in_groups(op)) {
     narrow_in_groups(s, op, from, to);
     return;
   }
@@ -39,7 +42,7 @@ void ep_linear_narrow(const ep_session *s, const int32_t *op, int32_t from, int3
     int16_t *q = s->narrow + (size_t)t * (size_t)cols;
     s->shifts[t] = s->kernels.narrow16(q, ep_value(s, op[EP_O_IN0], t), width);
     memset(q + width, 0, (size_t)(cols - width) * sizeof *q);
-    if (op[EP_O_P0 + 2]) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
+    if (EP_HAS(EP_FEATURE_W4G32) && op[EP_O_P0 + 2]) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
   }
   if (s->kernels.arrange) s->kernels.arrange(s->narrow + (size_t)from * (size_t)cols, cols, to - from);
 }
@@ -65,13 +68,14 @@ static void finish(const ep_session *s, ep_lane *lane, const int32_t *op, const 
                    int32_t *out, size_t stride) {
   const ep_program *p = &s->program;
   const int32_t *scales = ep_i32(p, op[EP_O_T2]) + 2 * (size_t)row;
-  const int32_t *bias = op[EP_O_T3] >= 0 ? ep_i32(p, op[EP_O_T3]) + row : NULL;
+  const int32_t *bias = EP_HAS(EP_FEATURE_LINEAR_BIAS) && op[EP_O_T3] >= 0 ? ep_i32(p, op[EP_O_T3]) + row : NULL;
   uint64_t count = 0;
   s->kernels.requant_rows(out, stride, lane->acc, scales, op[EP_O_P0], s->shifts + t, tile->rows, tile->tokens, &count);
-  for (int32_t i = 0; i < tile->tokens && (bias || op[EP_O_P0 + 1] >= 0); i++) {
+  const int capped = EP_HAS(EP_FEATURE_SOFTCAP) && op[EP_O_P0 + 1] >= 0;
+  for (int32_t i = 0; i < tile->tokens && (bias || capped); i++) {
     int32_t *y = out + (size_t)i * stride;
     for (int32_t r = 0; r < tile->rows && bias; r++) y[r] = ep_sat32_count((int64_t)y[r] + bias[r], &count);
-    if (op[EP_O_P0 + 1] >= 0) cap_logits(s, op, y, tile->rows, &count);
+    if (capped) cap_logits(s, op, y, tile->rows, &count);
   }
   lane->saturations += count;
 }
@@ -82,7 +86,7 @@ static void multiply(const ep_session *s, int64_t *acc, const int32_t *op, ep_ti
   const ep_kernels *kernels = &s->kernels;
   size_t cols = (size_t)tile->cols, groups = cols / 32, at = (size_t)row;
   const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) : NULL;
-  int w4 = op[EP_O_P0 + 2], in_groups = ep_linear_in_groups(op);
+  int w4 = EP_HAS_W4 && op[EP_O_P0 + 2], in_groups = EP_HAS_IN8 && ep_linear_in_groups(op);
   tile->w = ep_i8(p, op[EP_O_T0]) + at * (w4 ? cols / 2 : cols);
   if (g) tile->g = g + at * (w4 ? 2 * groups : groups);
   if (w4 || in_groups) tile->sums = s->sums + (size_t)t * groups;

@@ -59,6 +59,8 @@ static int good_keys(const ep_program *p) {
   return 1;
 }
 
+#define OTHERS (EP_HAS_NORMALIZER(EP_NORMAL_NFC) || EP_HAS_NORMALIZER(EP_NORMAL_MAP) || EP_HAS_NORMALIZER(EP_NORMAL_STRINGS))
+
 int32_t ep_check_normalizer(const ep_program *p) {
   int32_t kind = p->header[EP_H_NORMALIZER];
   if (kind == EP_NORMAL_NONE) {
@@ -66,8 +68,8 @@ int32_t ep_check_normalizer(const ep_program *p) {
       if (p->header[word]) return word;
     return 0;
   }
-  if (!good_strings(p)) return EP_H_STRINGS;
-  if (kind == EP_NORMAL_STRINGS) {
+  if (!OTHERS || !good_strings(p)) return EP_H_STRINGS;
+  if (EP_HAS_NORMALIZER(EP_NORMAL_STRINGS) && kind == EP_NORMAL_STRINGS) {
     if (p->header[EP_H_MAP]) return EP_H_MAP;
     return !good_classes(p, 2) ? EP_H_CLASSES : !good_keys(p) ? EP_H_COMPOSE : 0;
   }

@@ -42,7 +42,7 @@ static int overlap(const ep_program *p, int32_t in, int32_t out) {
 /* Index of the first word that breaks the rule of the opcode, or -1. */
 static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *op) {
   int32_t code = op[EP_O_CODE];
-  if (code < 1 || code >= EP_OPCODES || !EP_HAS_OPERATOR(code)) return EP_O_CODE;
+  if (code < 1 || code >= EP_OPCODES) return EP_O_CODE;
   if (at->head_input >= 0 && (code == EP_EMBED || code == EP_ROPE || code == EP_KV_WRITE || code == EP_ATTENTION))
     return EP_O_CODE;
   if (code == EP_PATCHES && (op != p->patches || !p->embedding)) return EP_O_CODE;
@@ -82,7 +82,7 @@ static int32_t padded(int32_t width) { return (width + 31) / 32 * 32; }
 /* A softcap table, or -1 for none: its size, and the shifts in it. */
 static int bad_softcap(const ep_program *p, int32_t tensor) {
   if (tensor == -1) return 0;
-  if (!ep_tensor_is(p, tensor, EP_I32, 1, 2 + 2049)) return 1;
+  if (!EP_HAS(EP_FEATURE_SOFTCAP) || !ep_tensor_is(p, tensor, EP_I32, 1, 2 + 2049)) return 1;
   const int32_t *cap = ep_i32(p, tensor);
   return cap[0] < -MOST_SHIFT || cap[0] > MOST_SHIFT || cap[1] < -MOST_SHIFT || cap[1] > MOST_SHIFT;
 }
@@ -160,7 +160,7 @@ static int32_t bad_scores(ep_program *p, progress *at, const int32_t *op, int32_
   if (!flag(both) || (at->mask >= 0 && both != at->mask) || (both && window)) return EP_O_P0 + 7;
   at->mask = both;
   if (both) p->one_call = 1;
-  if (bias >= 0) {
+  if (EP_HAS(EP_FEATURE_BIAS) && bias >= 0) {
     int32_t n = ep_cols(p, bias);
     if (!ep_tensor_is(p, bias, EP_I32, heads, n) || (both && n % 2 == 0)) return EP_O_T1;
   }
@@ -218,8 +218,9 @@ static int32_t bad_op(ep_program *p, progress *at, const int32_t *op) {
     case EP_ROPE: return bad_rope(p, op, in);
     case EP_KV_WRITE: return bad_kv_write(p, at, op);
     case EP_ATTENTION: return bad_attention(p, at, op, in, out);
-    case EP_PATCHES: return bad_patches(p, op, out);
+    case EP_PATCHES: return EP_HAS_OPERATOR(EP_PATCHES) ? bad_patches(p, op, out) : EP_O_CODE;
     case EP_POOL:
+      if (!EP_HAS_OPERATOR(EP_POOL)) return EP_O_CODE;
       at->head_input = op[EP_O_OUT]; /* no op behind it may read a value of the body */
       return bad_pool(p, op);
     default: return -1; /* MUL */

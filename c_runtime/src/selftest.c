@@ -4,7 +4,7 @@
 static ep_status evaluate(ep_session *s, int32_t *logits, uint64_t *digest) {
   const ep_program *p = &s->program;
   int32_t tensor = p->header[EP_H_SELFTEST], n = ep_cols(p, tensor);
-  if (p->patches) {
+  if (EP_HAS_OPERATOR(EP_PATCHES) && p->patches) {
     ep_eval_pixels(s, (const uint8_t *)ep_data(p, tensor), digest);
     return EP_OK;
   }

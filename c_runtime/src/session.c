@@ -129,7 +129,7 @@ void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *l
     s->tokens = tokens ? tokens + from : NULL;
     s->call_token = from;
     for (int32_t i = 0; i < p->head_start; i++) ep_exec(s, i, m);
-    if (p->embedding) { /* the only batch: it holds the whole text */
+    if (EP_HAS_OPERATOR(EP_POOL) && p->embedding) { /* the only batch: it holds the whole text */
       ep_pool_rows(s, m);
       if (digest) *digest = ep_digest(*digest, ep_embedding_row(s), (size_t)p->embedding);
       s->length += m;

@@ -55,6 +55,11 @@ static inline int32_t *ep_value(const ep_session *s, int32_t v, int32_t t) {
   return s->values + (size_t)r[EP_V_OFFSET] * (size_t)s->cfg.n_batch + (size_t)t * (size_t)r[EP_V_WIDTH];
 }
 
+/* Whether the KV cache is kv16. */
+static inline int ep_kv_wide(const ep_session *s) {
+  return EP_HAS(EP_FEATURE_KV16) && (!EP_HAS(EP_FEATURE_KV8) || s->program.kv_bits == 16);
+}
+
 /* The value that the head starts from. */
 static inline int32_t ep_head_input(const ep_session *s) { return ep_op(&s->program, s->program.head_start)[EP_O_IN0]; }
 

@@ -129,7 +129,6 @@ static int good_steps(const ep_program *p) {
   const int32_t *h = p->header;
   int32_t kind = h[EP_H_TOKENIZER], needs = kind >= EP_WORD_PIECE ? EP_F_UNKNOWN : 0;
   if (h[EP_H_PRETOKENIZER] < 0 || h[EP_H_PRETOKENIZER] > 7 || h[EP_H_NORMALIZER] < 0 || h[EP_H_NORMALIZER] > 3) return 0;
-  if (!EP_HAS_PRETOKENIZER(h[EP_H_PRETOKENIZER]) || !EP_HAS_NORMALIZER(h[EP_H_NORMALIZER])) return 0;
   return pre[kind] >> h[EP_H_PRETOKENIZER] & normal[kind] >> h[EP_H_NORMALIZER] & 1 && (h[EP_H_TOKENIZER_FLAGS] & needs) == needs &&
          h[EP_H_WORD_CHARS] >= 0;
 }
@@ -138,7 +137,7 @@ ep_status ep_check_tokenizer(const ep_program *p, uint64_t *word) {
   const int32_t *h = p->header;
   int32_t kind = h[EP_H_TOKENIZER];
   if (kind == 0) return EP_OK;
-  int32_t bad = kind < 0 || kind > EP_UNIGRAM || !EP_HAS_TOKENIZER(kind)                ? EP_H_TOKENIZER
+  int32_t bad = kind < 0 || kind > EP_UNIGRAM                                           ? EP_H_TOKENIZER
                 : h[EP_H_TOKENIZER_FLAGS] < 0 || h[EP_H_TOKENIZER_FLAGS] >= EP_FLAGS_END ? EP_H_TOKENIZER_FLAGS
                 : h[EP_H_BOS] < -1 || h[EP_H_BOS] >= p->vocab                            ? EP_H_BOS
                 : !good_steps(p)                                                         ? EP_H_PRETOKENIZER

@@ -98,7 +98,7 @@ def c_flags(compiler: str, optimize: str, flags: Sequence[str]) -> tuple[str, ..
     """Flags of every C file of a program without an operating system."""
     # GCC would turn memcpy's own loop into a call of memcpy.
     own = () if compiler == ZIG or "clang" in compiler else ("-fno-tree-loop-distribute-patterns",)
-    return (optimize, *flags, "-ffreestanding", "-ffunction-sections", "-fdata-sections", *own)
+    return (optimize, *flags, "-ffreestanding", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections", *own)
 
 
 def link_flags(script: Path, compiler: str) -> tuple[str, ...]:

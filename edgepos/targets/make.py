@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import EdgePosError, UnsupportedError
+from ..fixedpoint import fnv1a64
 from ..whole_file import whole_file
 from . import BOARDS, baremetal, build, runtime_of, tools
 from .elf import section_sizes
@@ -45,7 +46,8 @@ class Product:
 @dataclass(frozen=True)
 class Wish:
     """What is asked for: `board` is an emulated board's machine or a linker script (targets without an operating system), `flash` and `ram`
-    limits in bytes, `small` trades speed for size."""
+    limits in bytes, `small` trades speed for size; with `checksum` a program without an operating
+    system compares the FNV-1a of the model in flash with what it was at the time of the build, before it opens it."""
 
     embed: bool = False
     board: str | None = None
@@ -54,6 +56,7 @@ class Wish:
     context: int | None = None
     cc: str | None = None
     small: bool = False
+    checksum: bool = False
 
 
 def make(bundle, name: str, output: Path, wish: Wish, progress=None) -> Product:
@@ -68,6 +71,8 @@ def make(bundle, name: str, output: Path, wish: Wish, progress=None) -> Product:
         raise EdgePosError(f"context {context}: the model takes 1 to {bundle.image.info.context} tokens")
     if wish.board and of.system != BARE:
         raise UnsupportedError(f"a board is named for targets without an operating system, and {of.name} has {of.system}; leave --board out")
+    if wish.checksum and of.system != BARE:
+        raise UnsupportedError(f"a checksum guards a model in flash, and {of.name} has {of.system}; leave --checksum out")
     compiler = ZIG if wish.cc in (None, "zig") else wish.cc
     tools.command(compiler)
     with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
@@ -143,7 +148,9 @@ def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: P
     runtime = runtime_of(bundle)
     board, script = _board(of, wish.board, runtime)
     batch = 0 if bundle.program.one_call else 1
-    defined = ["-DEDGEPOS_EMBEDDED", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program)]
+    defined = ["-DEDGEPOS_EMBEDDED", "-DEDGEPOS_NATIVE", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program)]
+    defined += [f"-DEDGEPOS_CHECKSUM={fnv1a64(bundle.model_path.read_bytes()):#x}ull"] if wish.checksum else []
+    defined += ["-DEDGEPOS_SHORT_TEXTS"] if wish.small else []
     flags = [*baremetal.c_flags(compiler, "-Os" if wish.small else "-O2", of.flags(compiler)), *defined]
     objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)]
     objects += build.library_and(runtime, compiler, flags, baremetal.board_sources(runtime), folder, progress)

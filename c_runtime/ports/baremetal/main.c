@@ -2,7 +2,7 @@
  * follow a prompt. Model and request lie at the addresses of the linker script, put there before reset.
  * Prints lines "name value": arena, kernels, tokens, centiseconds, stack, and digest or ids; "error" and the reason if it fails.
  * With EDGEPOS_EMBEDDED, as `edgepos build` makes it, the model is in flash (ports/embed.S), and there is no request: the self-test,
- * and then a text. EDGEPOS_CONTEXT: tokens of its session. */
+ * and, where that passed, a text. EDGEPOS_CONTEXT: tokens of its session. EDGEPOS_CHECKSUM: what FNV-1a over the model must give. */
 #include "edgepos.h"
 #include "edgepos_cpu.h"
 #include "request.h"
@@ -71,6 +71,9 @@ static int selftest(const ep_model *model, const ep_info *info) {
   semihosting_put("digest ");
   put_number(digest, 16, 16);
   semihosting_put(st == EP_OK ? "\nself-test passed\n" : "\nself-test FAILED\n");
+#ifdef EDGEPOS_EMBEDDED
+  if (st != EP_OK) return fail("self-test", st);
+#endif
   return 0;
 }
 
@@ -106,6 +109,10 @@ static int tell(const ep_model *model, const ep_info *info) {
 static int run(void) {
   ep_model model;
   ep_info info;
+#ifdef EDGEPOS_CHECKSUM
+  const uint64_t found = ep_digest(EP_DIGEST_INIT, (const int32_t *)(const void *)edgepos_model, (size_t)(edgepos_model_end - edgepos_model) / 4);
+  if (found != EDGEPOS_CHECKSUM) return fail("checksum of the model in flash", EP_ERR_FORMAT);
+#endif
   ep_status st = ep_open(&model, edgepos_model, (size_t)(edgepos_model_end - edgepos_model), NULL);
   if (st == EP_OK) st = ep_model_info(&model, &info);
   if (st != EP_OK) return fail("model", st);

@@ -113,7 +113,12 @@ __attribute__((noinline)) static int32_t requant_any(int64_t a, int32_t m, int32
 
 /* ep_requant. For the shifts that programs have, of 33 to 63, in the two upper words of the product: the result is read off, and the bit
  * below it added; it is right if what is above it are copies of its sign. */
-INLINE int32_t requant_one(int64_t a, int32_t m, int32_t n, uint64_t *count) {
+#ifndef __OPTIMIZE_SIZE__
+INLINE
+#else
+static
+#endif
+int32_t requant_one(int64_t a, int32_t m, int32_t n, uint64_t *count) {
   if (n < 33 || n > 63) return requant_any(a, m, n, count);
   const int32_t s = n - 32;
   const int64_t low = (int64_t)((uint64_t)a & 0xffffffffu) * m, product = (int64_t)(int32_t)(a >> 32) * m + (low >> 32);
@@ -148,19 +153,26 @@ static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const in
     for (int32_t r = 0; r < rows; r++) y[r] = requant_one(acc[r], scales[2 * r], scales[2 * r + 1] + shift - less[t], count);
 }
 
+/* As in generic.c. */
+#if defined(EDGEPOS_NATIVE) && defined(EP_HAS_MVE)
+#define EP_BY_MVE(kernel) (1 ? NULL : (kernel))
+#else
+#define EP_BY_MVE(kernel) (kernel)
+#endif
+
 void ep_dsp_kernels(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_DSP)) return;
   table->name = "dsp";
-  table->linear_w8 = linear_w8;
-  table->linear_w8g32 = linear_w8g32;
-  table->linear_w4g32 = linear_w4g32;
-  table->score_kv16 = score_kv16;
-  table->score_kv8 = score_kv8;
-  table->mix_kv16 = mix_kv16;
-  table->mix_kv8 = mix_kv8;
-  table->scale_kv16 = scale_kv16;
-  table->scale_kv8 = scale_kv8;
-  table->align_kv8 = align_kv8;
+  table->linear_w8 = EP_BY_MVE(EP_KERNEL(EP_FEATURE_W8, linear_w8));
+  table->linear_w8g32 = EP_BY_MVE(EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32));
+  table->linear_w4g32 = EP_BY_MVE(EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32));
+  table->score_kv16 = EP_BY_MVE(EP_KERNEL(EP_FEATURE_KV16, score_kv16));
+  table->score_kv8 = EP_BY_MVE(EP_KERNEL(EP_FEATURE_KV8, score_kv8));
+  table->mix_kv16 = EP_BY_MVE(EP_KERNEL(EP_FEATURE_KV16, mix_kv16));
+  table->mix_kv8 = EP_BY_MVE(EP_KERNEL(EP_FEATURE_KV8, mix_kv8));
+  table->scale_kv16 = EP_KERNEL(EP_FEATURE_KV16, scale_kv16);
+  table->scale_kv8 = EP_KERNEL(EP_FEATURE_KV8, scale_kv8);
+  table->align_kv8 = EP_KERNEL(EP_FEATURE_KV8, align_kv8);
   table->requant = requant;
   table->requant_rows = requant_rows;
 }

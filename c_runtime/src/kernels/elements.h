@@ -24,7 +24,7 @@ static inline int64_t ep_act_at(const ep_curve *how, int32_t x) {
 }
 
 /* d * x - sum for LayerNorm, x for RMSNorm. */
-static inline int64_t ep_centered(const ep_norm *how, int32_t x, int64_t sum) { return how->center ? (int64_t)how->d * x - sum : x; }
+static inline int64_t ep_centered(const ep_norm *how, int32_t x, int64_t sum) { return EP_HAS(EP_FEATURE_CENTER) && how->center ? (int64_t)how->d * x - sum : x; }
 
 /* By how much these numbers are shifted so that their squares add up to at most 2^62; largest: of their absolute values. */
 static inline int32_t ep_norm_shift(int32_t d, uint64_t largest) {

@@ -1,5 +1,5 @@
 /* The reference kernels. */
-#include "elements.h"
+#include "dsp.h"
 
 static int32_t dot32(const int8_t *w, const int16_t *x) {
   int32_t sum = 0;
@@ -194,7 +194,7 @@ static void act(int32_t *y, const int32_t *x, const ep_curve *how, int32_t n, ui
 static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *count) {
   int64_t sum = 0;
   uint64_t largest = 0, squares = 0;
-  for (int32_t i = 0; i < how->d && how->center; i++) sum += x[i];
+  for (int32_t i = 0; i < how->d && EP_HAS(EP_FEATURE_CENTER) && how->center; i++) sum += x[i];
   for (int32_t i = 0; i < how->d; i++) {
     uint64_t c = ep_abs(ep_centered(how, x[i], sum));
     if (c > largest) largest = c;
@@ -219,30 +219,37 @@ static void turn(int64_t *out, const int32_t *a, const int32_t *b, const int32_t
   }
 }
 
+/* A kernel that others take the place of in every session of this build. */
+#if defined(EDGEPOS_NATIVE) && defined(EP_HAS_DSP)
+#define EP_REPLACED(kernel) (1 ? NULL : (kernel))
+#else
+#define EP_REPLACED(kernel) (kernel)
+#endif
+
 void ep_generic_kernels(ep_kernels *table) {
   *table = (ep_kernels){.name = "generic",
                         .narrow16 = ep_narrow16,
-                        .linear_w8 = linear_w8,
-                        .linear_w8g32 = linear_w8g32,
-                        .linear_w4g32 = linear_w4g32,
-                        .quant8g32 = ep_quant8g32,
-                        .linear8_w8 = linear8_w8g32, /* without scales these are 1 */
-                        .linear8_w8g32 = linear8_w8g32,
-                        .linear8_w4g32 = linear8_w4g32,
-                        .score_kv16 = score_kv16,
-                        .score_kv8 = score_kv8,
-                        .mix_kv16 = mix_kv16,
-                        .mix_kv8 = mix_kv8,
-                        .scale_kv16 = scale_kv16,
-                        .scale_kv8 = scale_kv8,
+                        .linear_w8 = EP_REPLACED(EP_KERNEL(EP_FEATURE_W8, linear_w8)),
+                        .linear_w8g32 = EP_REPLACED(EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32)),
+                        .linear_w4g32 = EP_REPLACED(EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32)),
+                        .quant8g32 = EP_KERNEL_ANY(EP_FEATURE_IN8_W8 | EP_FEATURE_IN8_W8G32 | EP_FEATURE_IN8_W4G32, ep_quant8g32),
+                        .linear8_w8 = EP_KERNEL(EP_FEATURE_IN8_W8, linear8_w8g32), /* without scales these are 1 */
+                        .linear8_w8g32 = EP_KERNEL(EP_FEATURE_IN8_W8G32, linear8_w8g32),
+                        .linear8_w4g32 = EP_KERNEL(EP_FEATURE_IN8_W4G32, linear8_w4g32),
+                        .score_kv16 = EP_REPLACED(EP_KERNEL(EP_FEATURE_KV16, score_kv16)),
+                        .score_kv8 = EP_REPLACED(EP_KERNEL(EP_FEATURE_KV8, score_kv8)),
+                        .mix_kv16 = EP_REPLACED(EP_KERNEL(EP_FEATURE_KV16, mix_kv16)),
+                        .mix_kv8 = EP_REPLACED(EP_KERNEL(EP_FEATURE_KV8, mix_kv8)),
+                        .scale_kv16 = EP_REPLACED(EP_KERNEL(EP_FEATURE_KV16, scale_kv16)),
+                        .scale_kv8 = EP_REPLACED(EP_KERNEL(EP_FEATURE_KV8, scale_kv8)),
                         .exponentials = exponentials,
-                        .align_kv16 = align_kv16,
-                        .align_kv8 = align_kv8,
-                        .requant = requant,
-                        .requant_rows = requant_rows,
+                        .align_kv16 = EP_KERNEL(EP_FEATURE_KV16, align_kv16),
+                        .align_kv8 = EP_REPLACED(EP_KERNEL(EP_FEATURE_KV8, align_kv8)),
+                        .requant = EP_REPLACED(requant),
+                        .requant_rows = EP_REPLACED(requant_rows),
                         .add = add,
                         .mul = mul,
                         .act = act,
                         .norm = norm,
-                        .turn = turn};
+                        .turn = EP_KERNEL(EP_FEATURE_ROPE_HALF, turn)};
 }

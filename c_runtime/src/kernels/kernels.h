@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../included.h"
+
 /* Whether neon*.c and rotate_neon.c have functions, and of which word size. On 32-bit ARM a compiler must be able to compile some functions
  * for NEON where the rest is not; that of -mgeneral-regs-only is not seen there. */
 #if defined(__GNUC__) && !defined(EDGEPOS_GENERIC_ONLY)
@@ -88,6 +90,10 @@ typedef struct ep_kernels {
   /* out[j] = a[j] * c[j] - b[j] * s[j], out[n + j] = a[j] * s[j] + b[j] * c[j], |c| and |s| <= 32767. */
   void (*turn)(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n);
 } ep_kernels;
+
+/* An entry that only operators with these features call, or that those with any of them do. */
+#define EP_KERNEL(features, kernel) (EP_HAS(features) ? (kernel) : NULL)
+#define EP_KERNEL_ANY(features, kernel) (EP_HAS_ANY(features) ? (kernel) : NULL)
 
 /* Fill the table with the best kernels for a processor with these EP_CPU_ bits. */
 void ep_choose_kernels(ep_kernels *table, uint32_t cpu);

@@ -89,13 +89,13 @@ MIX(mix_kv8, int8_t, vldrbq_gather_offset_s32)
 void ep_mve_kernels(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_MVE)) return;
   table->name = "mve";
-  table->linear_w8 = linear_w8;
-  table->linear_w8g32 = linear_w8g32;
-  table->linear_w4g32 = linear_w4g32;
-  table->score_kv16 = score_kv16;
-  table->score_kv8 = score_kv8;
-  table->mix_kv16 = mix_kv16;
-  table->mix_kv8 = mix_kv8;
+  table->linear_w8 = EP_KERNEL(EP_FEATURE_W8, linear_w8);
+  table->linear_w8g32 = EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32);
+  table->linear_w4g32 = EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32);
+  table->score_kv16 = EP_KERNEL(EP_FEATURE_KV16, score_kv16);
+  table->score_kv8 = EP_KERNEL(EP_FEATURE_KV8, score_kv8);
+  table->mix_kv16 = EP_KERNEL(EP_FEATURE_KV16, mix_kv16);
+  table->mix_kv8 = EP_KERNEL(EP_FEATURE_KV8, mix_kv8);
 }
 
 #else
