@@ -27,7 +27,8 @@ from edgepos.report.gate import Gate
 from edgepos.report.layers import trace_layers, with_outputs
 from edgepos.report.metrics import Comparison
 from edgepos.report.page import page
-from edgepos.report.peers import on_the_same_text, read_peers
+from edgepos.report.peers import MEASURED, on_the_same_text, read_peers
+from edgepos.report.remembering import Remembering
 from edgepos.report.verdict import verdict
 from edgepos.report.windows import Text, read_text, read_texts, text_windows
 from edgepos.resources import tiny_model_dir
@@ -357,6 +358,21 @@ def test_peers_are_shown_only_on_the_same_text(report, schema, tmp_path):
     assert "x &lt;b&gt;" in page(shown) and "Others on the same text" in page(shown) and "Others on" not in page(report)
 
 
+def test_measured_peers_belong_to_their_source(root):
+    """Every figure that travels with the package is in docs/accuracy.md, and shown for the source and text that it was measured on alone."""
+    rows = read_peers(MEASURED)
+    text = (root / "docs" / "accuracy.md").read_text("utf-8")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| llama.cpp")]
+    table = {(float(line[1]), round(float(line[3].removesuffix(" %")) / 100, 4), float(line[4]), int(line[6])) for line in lines}
+    assert {(row["kl_mean"], row["top1_agreement"], row["perplexity"], round(row["bytes"] / 1e6)) for row in rows} == table and len(table) == 5
+    here = {"text_sha256": rows[0]["text_sha256"], "tokens": rows[0]["tokens"]}
+    shown = on_the_same_text(rows, here, [rows[0]["source_sha256"]])
+    assert [p["kl_mean"] for p in shown] == sorted(row["kl_mean"] for row in rows)
+    assert on_the_same_text(rows, here, ["0" * 64]) == on_the_same_text(rows, {**here, "tokens": 2043}, [rows[0]["source_sha256"]]) == []
+    given = {"format": rows[0]["format"], **here, "kl_mean": 1.0}
+    assert on_the_same_text([given, *rows], here, [rows[0]["source_sha256"]])[-1]["kl_mean"] == 1.0
+
+
 @pytest.mark.parametrize("content", ["[]", "{}", '{"rows": [1]}', '{"rows": [{"format": "x", "kl_mean": "0"}]}', '{"rows": [{"format": "x", "bytes": true}]}', "{"])
 def test_peers_of_another_form_are_refused(content, tmp_path):
     (tmp_path / "p.json").write_text(content)
@@ -369,3 +385,31 @@ def test_progress_tells_every_stage(bundle, source):
     measure(bundle("tiny-rope"), edgepos.reference(source), source, read_text(), max_tokens=40, progress=lambda what, done, total: seen.setdefault(what, []).append((done, total)))
     assert list(seen) == ["text", "operators", "matrices"] and seen["text"][-1] == (40, 40)
     assert [done for done, _ in seen["matrices"]] == list(range(1, seen["matrices"][-1][1] + 1))
+
+
+def test_no_window_is_evaluated_twice(bundle, source):
+    """The float session of a report sees every token of the text once, besides the prompts of the texts it writes; what it kept is right."""
+
+    class Counting:
+        def __init__(self, session):
+            self.session, self.seen = session, []
+
+        def reset(self):
+            self.session.reset()
+
+        def eval(self, ids, logits="all"):
+            self.seen.append(list(ids))
+            return self.session.eval(ids, logits=logits)
+
+        def __getattr__(self, name):
+            return getattr(self.session, name)
+
+    floats = Counting(edgepos.reference(source))
+    found = measure(bundle("tiny-rope"), floats, source, read_text(), max_tokens=300, window=64, swap_tokens=100)
+    assert sum(map(len, floats.seen)) == 300 and found["changes"]["tokens"] == 100
+    plain = edgepos.reference(source)
+    shared, ids = Remembering(plain, 50), list(range(20, 60))
+    first = shared.eval(ids)
+    shared.reset()
+    np.testing.assert_array_equal(shared.eval(ids[:30]), first[:30])
+    np.testing.assert_allclose(shared.eval(ids[30:]), first[30:], atol=1e-3)

@@ -18,10 +18,11 @@ from .encodings import encoding_curves
 from .images import Images, compare_images
 from .layers import trace_layers
 from .metrics import Comparison
-from .onnx_forms import compare_embedding_forms, compare_forms, has_forms
+from .onnx_forms import MOST_TOKENS, compare_embedding_forms, compare_forms, has_forms
 from .pairs import Pairs, compare_pairs
-from .peers import on_the_same_text
+from .peers import MEASURED, on_the_same_text, read_peers
 from .provenance import provenance
+from .remembering import Remembering
 from .verdict import verdict
 from .windows import WINDOW, Text, first_tokens, text_windows
 
@@ -62,35 +63,37 @@ def measure(
     if not force:
         _check_calibration(bundle, tokenizer, text)
     context = min(bundle.context, canonical.context)
+    shared = Remembering(reference, MOST_TOKENS if has_forms(bundle) else swap_tokens)
     if bundle.image.image_shape:
         session = bundle.session(threads=threads)
         accuracy = compare_images(reference, session, text, bool(bundle.image.info.classes), partial(tell, "images"))
         cut = list(text.pixels[:MOST_TRACED])
     elif bundle.image.info.embedding:
         session = bundle.session(context=context, threads=threads)
-        accuracy, cut = _embeddings(bundle, reference, session, text, max_tokens, partial(tell, "sentences"))
+        accuracy, cut = _embeddings(bundle, shared, session, text, max_tokens, partial(tell, "sentences"))
         if pairs is not None:
-            accuracy["labels"] = compare_pairs(reference, session, bundle.tokenizer, pairs)
+            accuracy["labels"] = compare_pairs(shared, session, bundle.tokenizer, pairs)
         if has_forms(bundle):
-            report["onnx"] = compare_embedding_forms(bundle, reference, cut, threads)
+            report["onnx"] = compare_embedding_forms(bundle, shared, cut, threads)
     else:
         cut = text_windows(tokenizer, text, max_tokens, context, window)
         session = bundle.session(context=max(map(len, cut)), threads=threads)
-        comparison = run(reference, session, cut, _counted(cut, partial(tell, "text")))
+        comparison = run(shared, session, cut, _counted(cut, partial(tell, "text")))
         accuracy = _figures(comparison, cut, tokenizer)
         report["attention"] = {"loss": loss_by_position(comparison)}
         report["generation"] = continuations(reference, session, tokenizer, cut[0])
         if has_forms(bundle):
-            report["onnx"] = compare_forms(bundle, reference, cut, threads)
+            report["onnx"] = compare_forms(bundle, shared, cut, threads)
     report["accuracy"] = {"text": text.name, "text_sha256": text.sha256, **accuracy}
-    report["peers"] = on_the_same_text(peers or [], report["accuracy"])
+    report["peers"] = on_the_same_text([*(peers or []), *read_peers(MEASURED)], report["accuracy"], canonical.source_sha256.values())
     report["verdict"] = verdict(accuracy)
     tell("operators", 0, len(bundle.program.ops))
     report["layers"], scores = trace_layers(bundle.program, canonical.model, cut[0] if bundle.image.image_shape else cut[0][:LAYER_WINDOW])
     report["attention"] = {**report.get("attention", {}), "scores": scores}
     report["changes"] = measure_changes(
-        bundle.program, canonical.model, cut if bundle.image.image_shape else first_tokens(cut, swap_tokens), report["layers"], kept=canonical.grids or (),
-        globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical), progress=partial(tell, "matrices"),
+        bundle.program, canonical.model, cut if bundle.image.image_shape else first_tokens(cut, swap_tokens), report["layers"], reference=shared,
+        session=session, kept=canonical.grids or (), globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical),
+        progress=partial(tell, "matrices"),
     )  # fmt: skip
     report["encodings"] = encoding_curves(canonical, context)
     report["provenance"] = provenance(bundle, command)

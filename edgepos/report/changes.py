@@ -32,6 +32,8 @@ def measure_changes(
     texts: list[list[int]],
     layers: list[dict],
     *,
+    reference=None,
+    session=None,
     kept: Collection[str] = (),
     globs: bool = False,
     wide_cache: Program | None = None,
@@ -41,11 +43,12 @@ def measure_changes(
 
     `texts` are windows of token ids, each from an empty cache, or images; `layers` is the `trace_layers` of one. Swaps are measured on the float
     graph with the bundle's dequantized weights, for the MOST matrices whose operators have the lowest own SQNR. The measure is the mean
-    KL divergence from the float graph in nats per token, of embeddings the mean of 1 − cosine. kept: matrices whose source holds
+    KL divergence from the float graph in nats per token, of embeddings the mean of 1 − cosine. reference, session: sessions of the float
+    graph and of the program, where there are some. kept: matrices whose source holds
     integers, which the format "source" keeps. globs: the bundle has formats of single matrices. wide_cache: the same program with a
     16-bit KV cache, for one that has 8 bits.
     """
-    swaps = Swaps(program, model, texts)
+    swaps = Swaps(program, model, texts, reference, session)
     matrices = _matrices(program, layers)
     for entry in matrices:
         entry.update(swaps.formats(entry["matrix"], entry["format"]))
@@ -70,30 +73,25 @@ def measure_changes(
 class Swaps:
     """The float graph with a bundle's dequantized weights, any of which can be replaced for one run over the texts."""
 
-    def __init__(self, program: Program, model: ir.Model, texts: list[list[int]]):
+    def __init__(self, program: Program, model: ir.Model, texts: list[list[int]], reference=None, session=None):
         self.program, self.texts = program, texts
         self.output = "embedding" if program.embedding else "logits"
         self.floats = {name: value.const_value for name, value in model.graph.initializers.items()}
         self.own = {name: array for name, array in dequantized_weights(program).items() if name in self.floats}
-        self.reference = self._run(FloatSession(model), {})
+        self.reference = self._outputs(reference or FloatSession(model))
         opened = model.clone()
         for name in self.own:
             opened.graph.inputs.append(opened.graph.initializers[name])  # ONNX: an initializer that is an input too may be fed
         self.session = FloatSession(opened, weights=self.own)
         rounded = self._run(self.session, {})
         self.base = self.distance(self.reference, rounded)
-        integers = self.run_integers(program)
+        integers = self._outputs(session or self._golden(program))
         self.total = self.distance(self.reference, integers)
         self.arithmetic = self.distance(rounded, integers)
 
     def run_integers(self, program: Program) -> np.ndarray:
         """What an integer program gives for the texts, as `distance` takes it."""
-        session, found = GoldenSession(program, None if program.image else max(map(len, self.texts))), []
-        embed = session.embed_image if program.image else session.embed
-        for ids in self.texts:
-            session.reset()
-            found.append(embed(ids)[None] if program.embedding else session.eval(ids))
-        return self._comparable(found)
+        return self._outputs(self._golden(program))
 
     def source(self, name: str) -> np.ndarray:
         """The source's float32 weights."""
@@ -108,6 +106,16 @@ class Swaps:
         if self.program.embedding:
             return float(1 - (reference * other).sum(axis=1).mean())
         return float(kl_divergence(reference, other).mean())
+
+    def _golden(self, program: Program) -> GoldenSession:
+        return GoldenSession(program, None if program.image else max(map(len, self.texts)))
+
+    def _outputs(self, session) -> np.ndarray:
+        embed, found = session.embed_image if self.program.image else session.embed if self.program.embedding else None, []
+        for ids in self.texts:
+            session.reset()
+            found.append(session.eval(ids) if embed is None else embed(ids)[None])
+        return self._comparable(found)
 
     def _run(self, session: FloatSession, weights: dict[str, np.ndarray]) -> np.ndarray:
         outputs = (session.values(ids, [self.output], weights)[self.output] for ids in self.texts)

@@ -1,12 +1,14 @@
-"""The `peers` section: figures of other engines, where they were measured on the same text."""
+"""The `peers` section: figures of other engines, where they were measured on the same text. peers.json has those of docs/accuracy.md."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from ..errors import FormatError
 from ..export.json_files import read_json_object
 
+MEASURED = Path(__file__).with_name("peers.json")
 FIGURES = ("kl_mean", "top1_agreement", "perplexity", "bytes")
 
 
@@ -31,7 +33,14 @@ def read_peers(file: Path) -> list[dict]:
     return found
 
 
-def on_the_same_text(rows: list[dict], accuracy: dict) -> list[dict]:
-    """Rows of the text and number of predictions of an accuracy section: name, and what is known of FIGURES."""
-    same = (row for row in rows if row["text_sha256"] == accuracy["text_sha256"] and row.get("tokens") == accuracy["tokens"])
-    return [{"name": row["format"], **{key: row.get(key) for key in FIGURES}} for row in same]
+def on_the_same_text(rows: list[dict], accuracy: dict, source_sha256: Collection[str] = ()) -> list[dict]:
+    """Rows of the text and number of predictions of an accuracy section, closest first: name, and what is known of FIGURES.
+
+    Rows that say of which source they are (source_sha256) are left out for another one, and of several rows with a name all but the first.
+    """
+    found = {}
+    for row in rows:
+        same = row["text_sha256"] == accuracy["text_sha256"] and row.get("tokens") == accuracy["tokens"]
+        if same and row.get("source_sha256") in (None, *source_sha256):
+            found.setdefault(row["format"], {"name": row["format"], **{key: row.get(key) for key in FIGURES}})
+    return sorted(found.values(), key=lambda row: float("inf") if row["kl_mean"] is None else row["kl_mean"])
