@@ -31,8 +31,8 @@ from edgepos.targets import BOARDS, tools
 from edgepos.targets.baremetal import BareMetalBoard
 from edgepos.targets.boards import Job
 
-LINUX = {"cortex-a72": "NEON", "cortex-a76": "dot products", "max": "matrix products"}
-BARE = {"cortex-m4": "C", "cortex-m55": "C"}
+LINUX = ("cortex-a72", "cortex-a76", "max")
+BARE = ("cortex-m4", "cortex-m55")
 PREFILL, DECODE, FIRST = 64, 3, 20  # tokens; the id of the first one, after which no model of these ends the text
 # Million instructions per token of llama.cpp Q8_0, and how much of them w8g32 with 16-bit activations may take.
 LLAMA_CPP = {("cortex-a72", "decode"): 125.1, ("cortex-a72", "prefill"): 97.1, ("cortex-a76", "decode"): 32.5, ("cortex-a76", "prefill"): 19.1, ("max", "decode"): 44.1, ("max", "prefill"): 18.5}
@@ -143,7 +143,7 @@ def analyse(folder: Path) -> list[dict]:
         loop = folder / "body.s"
         loop.write_text("\n".join(innermost(text.read_text("utf-8"), instruction)) + "\n", "utf-8")
         done = tools.run(["llvm-mca", "-mtriple=aarch64", f"-mcpu={cpu}", f"-mattr={attributes}", "-iterations=200", loop], 60)
-        found = dict(re.findall(r"^(Instructions|Total Cycles|Block RThroughput):\s+([\d.]+)", done.stdout, re.M))
+        found = dict(re.findall(r"^(Instructions|Total Cycles|Block RThroughput):\s+([\d.]+)", done.stdout, re.MULTILINE))
         if done.returncode or len(found) < 3:
             raise EdgePosError(f"llvm-mca does not take the loop of {name}: {tools.first_error(done.stderr)}")
         cycles = int(found["Total Cycles"]) / 200

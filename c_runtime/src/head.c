@@ -44,9 +44,10 @@ static void argmax_task(void *arg, int32_t i) {
   for (int32_t row = from; row < to; row += EP_TILE) {
     int32_t end = to - row < EP_TILE ? to : row + EP_TILE;
     ep_linear_rows(s, lane, last_op(s), 0, 1, row, end, lane->tile, EP_TILE);
+    int64_t best = lane->token < 0 ? INT64_MIN : lane->best;
     for (int32_t r = row; r < end; r++) {
-      if (lane->token >= 0 && lane->tile[r - row] <= lane->best) continue;
-      lane->best = lane->tile[r - row];
+      if (lane->tile[r - row] <= best) continue;
+      best = lane->best = lane->tile[r - row];
       lane->token = r;
     }
   }

@@ -118,7 +118,9 @@ def _model_object(bundle, runtime: Path, compiler: str, flags, folder: Path) -> 
 def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: Path, progress) -> Product:
     runtime = runtime_of(bundle)
     threads = of.system != WASM
-    flags = ["-Os" if wish.small else "-O2", *of.flags(compiler), "-ffunction-sections", "-fdata-sections"]
+    kernels = () if wish.small else ("-O2",)  # where the time goes; nothing is unwound
+    flags = ["-Os", *of.flags(compiler), "-ffunction-sections", "-fdata-sections"]
+    flags += [] if of.system == WINDOWS else ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
     flags += ["-pthread"] if threads else []
     flags += ["-DEDGEPOS_EMBEDDED", *definitions(bundle.program)] if wish.embed else []
     strip = {LINUX: ["-static", "-s", "-Wl,--gc-sections"], WINDOWS: ["-s", "-Wl,--gc-sections"], MACOS: ["-s", "-Wl,-dead_strip"], WASM: ["-s"]}
@@ -126,10 +128,10 @@ def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder:
     name = f"edgepos-run{of.suffix}"
     if objects:  # the cache holds no models
         file = folder / name
-        objects += build.library_and(runtime, compiler, flags, command_line(runtime, threads), folder, progress)
+        objects += build.library_and(runtime, compiler, flags, command_line(runtime, threads), folder, progress, kernels=kernels)
         build.link(compiler, [*flags, *objects, *strip[of.system]], file, progress)
     else:
-        file = build.program(name, runtime, compiler, flags, command_line(runtime, threads), flags, strip[of.system], progress)
+        file = build.program(name, runtime, compiler, flags, command_line(runtime, threads), flags, strip[of.system], progress, kernels=kernels)
     size, model = file.stat().st_size, bundle.model_path.stat().st_size
     arena = bundle.image.arena_size(context=context)
     runner = {WASM: "wasmtime --dir . ", LINUX: "./", MACOS: "./", WINDOWS: ""}[of.system] + "OUTPUT"

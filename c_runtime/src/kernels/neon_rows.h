@@ -39,7 +39,8 @@ TARGET INLINE void some_rows(int64_t *acc, const ep_tile *tile, size_t r, size_t
   int64x2_t sum[ROWS];
   int64_t minima[ROWS];
   UNROLL for (size_t n = 0; n < rows; n++) sum[n] = vdupq_n_s64(0), minima[n] = 0;
-  UNROLL for (size_t n = 0; n < rows; n++) w[n] = weights_at(tile, r + n, 0, form), g[n] = scales_at(tile, r + n, 0, form);
+  w[0] = weights_at(tile, r, 0, form), g[0] = scales_at(tile, r, 0, form);
+  UNROLL for (size_t n = 1; n < rows; n++) w[n] = w[n - 1] + groups * bytes, g[n] = form == W8 ? NULL : g[n - 1] + groups * step;
   for (; i + 4 <= groups; i += 4) {
     int32x4_t s[ROWS], pairs[ROWS]; /* added up by twos as soon as they are there: registers are few */
     UNROLL for (size_t k = 0; k < 4; k++, x += 32) {
