@@ -10,11 +10,30 @@ INLINE int32x4_t add_products(int32x4_t sum, int16x8_t a, int16x8_t b) {
 }
 
 /* Sums of two products fit int32: 2 * 32639^2 < 2^31. */
+INLINE int64x2_t add_pairs(int64x2_t acc, int16x8_t q, int16x8_t k) {
+  return vpadalq_s32(acc, vmlal_high_s16(vmull_s16(vget_low_s16(q), vget_low_s16(k)), q, k));
+}
+
+/* Heads of 64 components: the query stays in registers. */
+NEON static void score_64(int64_t *out, const int16_t *q, const int16_t *k, int32_t n) {
+  int16x8_t v[8];
+  UNROLL for (int i = 0; i < 8; i++) v[i] = vld1q_s16(q + 8 * i);
+  for (int32_t j = 0; j < n; j++, k += 64) {
+    int64x2_t acc = vdupq_n_s64(0);
+    UNROLL for (int i = 0; i < 8; i++) acc = add_pairs(acc, v[i], vld1q_s16(k + 8 * i));
+    out[j] = vaddvq_s64(acc);
+  }
+}
+
 NEON static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t n) {
+  if (dim == 64) {
+    score_64(out, q, k, n);
+    return;
+  }
   for (int32_t j = 0; j < n; j++, k += dim) {
     int64x2_t acc = vdupq_n_s64(0);
     int32_t i = 0;
-    for (; i + 8 <= dim; i += 8) acc = vpadalq_s32(acc, add_products(vdupq_n_s32(0), vld1q_s16(q + i), vld1q_s16(k + i)));
+    for (; i + 8 <= dim; i += 8) acc = add_pairs(acc, vld1q_s16(q + i), vld1q_s16(k + i));
     out[j] = vaddvq_s64(acc);
     for (; i < dim; i++) out[j] += (int64_t)(q[i] * k[i]);
   }
