@@ -11,7 +11,6 @@ import edgepos
 import torch
 import transformers
 from edgepos.compiler.match import match
-from edgepos.errors import UnsupportedError
 from edgepos.export import load
 from edgepos.export.onnx_in import load_module
 from edgepos.float_session import reference
