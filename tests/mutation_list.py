@@ -65,7 +65,7 @@ MUTATIONS = (
     Mutation("saturations are not counted", _SRC + "fixed.h", "*count += y != x;", "(void)count;"),
     Mutation("requant far outside wraps", _SRC + "fixed.h", "if (top < -4 || top > 3) return far;", ""),
     Mutation("bias is added without saturation", _SRC + "kernels/generic.c", "y[i] = ep_sat32_count((int64_t)y[i] + how->beta[i], count)", "y[i] = (int32_t)((uint32_t)y[i] + (uint32_t)how->beta[i])"),
-    Mutation("Narrow reaches 32767", _SRC + "fixed.h", "> 32639) s++", "> 32767) s++"),
+    Mutation("Narrow reaches 32767", _SRC + "fixed.h", "(ep_rshift_round(a, s) > 32639)", "(ep_rshift_round(a, s) > 32767)"),
     # Tables.
     Entry("a quarter-wave entry", _SRC + "constants.h", "EP_QUARTER", "100+40000"),
     Entry("an exp2 entry", _SRC + "constants.h", "EP_EXP2", "77+64"),
@@ -73,7 +73,7 @@ MUTATIONS = (
     Mutation("no epsilon", _SRC + "kernels/elements.h", "ep_rsqrt(squares + (uint64_t)epsilon)", "ep_rsqrt(squares)"),
     Mutation("LayerNorm without its mean", _SRC + "kernels/elements.h", "(int64_t)how->d * x - sum : x", "(int64_t)how->d * x : x"),
     Mutation("RoPE turns backwards", _SRC + "exec.c", "a * cosine[j] - b * sine[j]", "a * cosine[j] + b * sine[j]"),
-    Mutation("RoPE layouts swapped", _SRC + "exec.c", "interleaved = op[EP_O_P0 + 2], step", "interleaved = !op[EP_O_P0 + 2], step"),
+    Mutation("RoPE layouts swapped", _SRC + "exec.c", "|| op[EP_O_P0 + 2])) { /* interleaved */", "|| !op[EP_O_P0 + 2])) {"),
     Mutation("positions one late", _SRC + "exec.c", "(uint32_t)s->positions[s->length + t], y", "(uint32_t)s->positions[s->length + t] + 1, y"),
     Mutation("activations without interpolation", _SRC + "kernels/elements.h", "if (f) y += (", "if (0) y += ("),
     Mutation("group scales one off", _SRC + "kernels/generic.c", "dot32(w + c, x + c) * g[c / 32]", "dot32(w + c, x + c) * g[(c + 32) % cols / 32]"),
@@ -100,7 +100,7 @@ MUTATIONS = (
     # Attention.
     Mutation("GQA head map swapped", _SRC + "attention.c", "h / (heads / l->heads)", "h % l->heads"),
     Mutation("a query does not see itself", _SRC + "attention.c", "slot + 1", "(slot ? slot : 1)"),
-    Mutation("kv8 scales are not folded", _SRC + "attention.c", "p[j] = ep_requant((int64_t)p[j] * av[j], r.m, r.e, &never)", "(void)never"),
+    Mutation("kv8 scales are not folded", _SRC + "kernels/generic.c", "p[j] = ep_requant((int64_t)p[j] * a[j], m, shift, &never)", "p[j] = ep_requant((int64_t)p[j] * a[0], m, shift, &never)"),
     Mutation("kv16 shifts are not folded", _SRC + "kernels/generic.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - s[j])", "(void)s"),
     Mutation("ALiBi of another head", _SRC + "attention.c", "[a->head]", "[a->head ? a->head - 1 : 1]"),
     Mutation("ALiBi from the slot, not the position", _SRC + "attention.c", "a.position = b->s->positions[slot]", "a.position = slot"),
@@ -117,7 +117,7 @@ MUTATIONS = (
     Mutation("a byte is not taken from its zero", _SRC + "image.c", "y[k] = from[k] - zero", "y[k] = from[k]"),
     Mutation("the first patch stands where the class token does", _SRC + "image.c", "if (t < first)", "if (t + 1 < first)"),
     # Choices.
-    Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= lane->best", "lane->tile[r - row] < lane->best"),
+    Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= best", "lane->tile[r - row] < best"),
     Mutation("argmax over threads takes the last of equals", _SRC + "head.c", "lane->best > best->best", "lane->best >= best->best"),
     Mutation("sampling takes the last of equals", _SRC + "sample.c", "logits[i] > logits[best]", "logits[i] >= logits[best]"),
     Mutation("another multiplier of the generator", _SRC + "sample.c", "6364136223846793005u", "6364136223846793013u"),
