@@ -112,15 +112,15 @@ class ImageGraph(EncoderGraph):
         (down, across), line = p.grid, p.patch * p.channels
         metadata = {"edgepos.image": json.dumps(asdict(p))}
         x = self._op("Cast", [self.pixels], "patches.float", (1, *p.shape), metadata=metadata, to=int(ir.DataType.FLOAT))
-        x = self._op("Sub", [x, self._constant("patches.zero", np.array(p.zero, np.float32))], "patches.signed", (1, *p.shape))
+        x = self._op("Sub", [x, self._constant("image.zero", np.array(p.zero, np.float32))], "patches.signed", (1, *p.shape))
         grid = np.array([1, down, p.patch, across, line], np.int64)
-        x = self._op("Reshape", [x, self._constant("patches.grid", grid)], "patches.cut", tuple(grid.tolist()))
+        x = self._op("Reshape", [x, self._constant("image.grid", grid)], "patches.cut", tuple(grid.tolist()))
         x = self._op("Transpose", [x], "patches.side_by_side", (1, down, across, p.patch, line), perm=[0, 1, 3, 2, 4])
         shape = np.array([1, down * across, p.row], np.int64)
         name = "patches.rows" if p.first else "patches"
-        x = self._op("Reshape", [x, self._constant("patches.shape", shape)], name, tuple(shape.tolist()))
+        x = self._op("Reshape", [x, self._constant("image.shape", shape)], name, tuple(shape.tolist()))
         if p.first:
-            zeros = self._constant("patches.first", np.zeros((1, p.first, p.row), np.float32))
+            zeros = self._constant("image.first", np.zeros((1, p.first, p.row), np.float32))
             x = self._op("Concat", [zeros, x], "patches", (1, p.tokens, p.row), axis=1)
         x = self.linear(x, "patches.linear", weight)
         metadata = {"edgepos.position": json.dumps(Learned(p.tokens).to_json())}

@@ -274,3 +274,15 @@ def test_image_models_that_do_not_fit_are_refused(case, tmp_path):
         (tmp_path / name).write_text(json.dumps(json.loads((tmp_path / name).read_text()) | changes))
     with pytest.raises(error, match=words):
         load(tmp_path)
+
+
+def test_every_format_takes_an_image(tmp_path):
+    """The faster form of model.onnx, 8-bit inputs of matrices, and 4-bit weights, whose warning is measured on an image."""
+    save_image_model(make("vit_classes"), tmp_path / "model")
+    pixels, reference = pictures((24, 32, 3))[0], edgepos.reference(tmp_path / "model")
+    quick = edgepos.export_bundle(tmp_path / "model", tmp_path / "a.edgepos", onnx="int8", activations="a8g32")
+    for engine in ("c", "onnx-int8"):
+        assert cosine(quick.session(engine=engine).embed_image(pixels), reference.embed_image(pixels)) > 0.998
+    np.testing.assert_array_equal(quick.session().embed_image_int(pixels), quick.session(engine="golden").embed_image_int(pixels))
+    with pytest.warns(UserWarning, match="cosine 0.9.* to the float row, on one calibration image"):
+        edgepos.export_bundle(tmp_path / "model", tmp_path / "b.edgepos", weights="w4g32")
