@@ -129,7 +129,7 @@ def onnxruntime_engine(folder: Path, source: Path, canonical: CanonicalModel) ->
 
 
 def ctranslate2_engine(folder: Path, source: Path, canonical: CanonicalModel) -> Engine:
-    """CTranslate2 int8 of the dequantized model, through the transformers library."""
+    """CTranslate2 int8 of the dequantized model, through the transformers library, which needs accelerate for GGUF files."""
     import ctranslate2
     import torch
     import transformers
