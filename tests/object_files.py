@@ -84,8 +84,9 @@ def text_bytes(target: Target, objects: Sequence[Path]) -> int:
 class CallGraph:
     """Frames and calls from GCC's -fcallgraph-info=su.
 
-    The runtime calls through pointers in two ways, told apart by the line of source: entries of the table `kernels`, and tasks,
-    functions named task or …_task. A trace callback is the caller's, and so is its stack.
+    The runtime calls through pointers in three ways, told apart by the line of source: entries of the table `kernels`, tasks,
+    functions named task or …_task, and operators on a part of the tokens, named …_tokens. A trace callback is the caller's, and
+    so is its stack.
     """
 
     public: set[str]
@@ -93,7 +94,7 @@ class CallGraph:
     dynamic: set[str] = field(default_factory=set)
     calls: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    TASKS, KERNELS = "(tasks)", "(kernels)"
+    TASKS, KERNELS, TOKENS = "(tasks)", "(kernels)", "(tokens)"
 
     @classmethod
     def read(cls, files: Sequence[Path], public: set[str]) -> CallGraph:
@@ -112,15 +113,15 @@ class CallGraph:
         return graph
 
     def by_pointer(self, kind: str) -> set[str]:
-        """What a call of TASKS or KERNELS may reach: functions that are not public and that nobody calls directly."""
+        """What a call of TASKS, KERNELS or TOKENS may reach: functions that are not public and that nobody calls directly."""
         called = {name for targets in self.calls.values() for name in targets}
         reached = {name for name in self.frames if name not in called and name not in self.public}
-        return {name for name in reached if name.endswith("task") == (kind == self.TASKS)}
+        return {name for name in reached if _kind(name) == kind}
 
     def deepest(self, name: str, helper: int, seen: tuple[str, ...] = ()) -> tuple[int, tuple[str, ...]]:
         """Bytes and functions of the deepest chain from a function. A call of anything not in the graph (memcpy, libgcc) counts `helper` bytes."""
         assert name not in seen, f"recursion: {' -> '.join((*seen, name))}"
-        if name in (self.TASKS, self.KERNELS):
+        if name in (self.TASKS, self.KERNELS, self.TOKENS):
             reached = self.by_pointer(name)
             assert reached, f"no {name} found"
         elif name in self.frames:
@@ -135,10 +136,17 @@ def _whole(title: str) -> str:
     return re.sub(r"(\.(part|constprop|isra|cold)(\.\d+)?)+$", "", title)
 
 
+def _kind(name: str) -> str:
+    """How a function that is called by pointer is called."""
+    return CallGraph.TASKS if name.endswith("task") else CallGraph.TOKENS if name.endswith("_tokens") else CallGraph.KERNELS
+
+
 def _pointer(place: str) -> str | None:
     """What kind of function the call at a place, path:line:column, goes to; None for the caller's callbacks."""
     path, line, _column = place.rsplit(":", 2)
     source = Path(path).read_text().splitlines()[int(line) - 1]
     if "trace(" in source:
         return None
-    return CallGraph.KERNELS if "kernels" in source else CallGraph.TASKS
+    if "kernels" in source:
+        return CallGraph.KERNELS
+    return CallGraph.TOKENS if "j->op" in source else CallGraph.TASKS

@@ -17,7 +17,7 @@ static void store(const ep_session *s, void *data, void *scales, size_t at, cons
     ((int32_t *)scales)[at] = ep_quant8((int8_t *)data + at * (size_t)dim, x, dim);
 }
 
-static void keep(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+static void keep_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
   const ep_layer *l = layer_of(s, op);
   (void)count; /* narrow16 and quant8 saturate nothing */
   for (int32_t t = from; t < to; t++) {
@@ -32,7 +32,7 @@ static void keep(const ep_session *s, const int32_t *op, int32_t from, int32_t t
 
 void ep_kv_write(ep_session *s, const int32_t *op, int32_t n) {
   const ep_layer *l = layer_of(s, op);
-  ep_each_token(s, op, keep, n, l->heads * (l->k_dim + l->v_dim));
+  ep_each_token(s, op, keep_tokens, n, l->heads * (l->k_dim + l->v_dim));
 }
 
 /* One query of one head against the slots it sees. */

@@ -36,7 +36,7 @@ void ep_each_token(ep_session *s, const int32_t *op, ep_token_fn *fn, int32_t n,
   ep_run_lanes(s, task, &j, j.lanes);
 }
 
-static void embed(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+static void embed_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
   const ep_program *p = &s->program;
   int32_t width = ep_width(p, op[EP_O_OUT]), cols = ep_cols(p, op[EP_O_T0]);
   int narrow = ep_record(p, op[EP_O_T0])[EP_T_TYPE] == EP_I8;
@@ -53,7 +53,7 @@ static void embed(const ep_session *s, const int32_t *op, int32_t from, int32_t 
   }
 }
 
-static void norm(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+static void norm_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
   const ep_program *p = &s->program;
   int32_t groups = op[EP_O_P0 + 4];
   ep_norm how = {.gamma = ep_i32(p, op[EP_O_T0]),
@@ -70,7 +70,7 @@ static void norm(const ep_session *s, const int32_t *op, int32_t from, int32_t t
   }
 }
 
-static void add(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+static void add_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
   int32_t width = ep_width(&s->program, op[EP_O_OUT]);
   for (int32_t t = from; t < to; t++) {
     const int32_t *a = ep_value(s, op[EP_O_IN0], t), *b = ep_value(s, op[EP_O_IN1], t);
@@ -78,7 +78,7 @@ static void add(const ep_session *s, const int32_t *op, int32_t from, int32_t to
   }
 }
 
-static void mul(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+static void mul_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
   int32_t width = ep_width(&s->program, op[EP_O_OUT]);
   for (int32_t t = from; t < to; t++) {
     const int32_t *a = ep_value(s, op[EP_O_IN0], t), *b = ep_value(s, op[EP_O_IN1], t);
@@ -88,7 +88,7 @@ static void mul(const ep_session *s, const int32_t *op, int32_t from, int32_t to
 
 int64_t ep_softcap(const int32_t *cap, int32_t x) { return ep_curve_at(cap + 2, ep_sat32(ep_rshift_round(x, cap[0])), cap[1]); }
 
-static void act(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+static void act_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
   ep_curve how = {.table = ep_i32(&s->program, op[EP_O_T0]),
                   .in_shift = op[EP_O_P0],
                   .out_shift = op[EP_O_P0 + 1],
@@ -135,7 +135,7 @@ static void rope_token(const ep_session *s, const int32_t *op, uint32_t position
   }
 }
 
-static void rope(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+static void rope_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
   int32_t width = ep_width(&s->program, op[EP_O_OUT]);
   for (int32_t t = from; t < to; t++) {
     const int32_t *x = ep_value(s, op[EP_O_IN0], t);
@@ -158,25 +158,25 @@ void ep_exec(ep_session *s, int32_t i, int32_t n) {
   int32_t width = op[EP_O_OUT] < 0 ? 0 : ep_width(&s->program, op[EP_O_OUT]);
   switch (op[EP_O_CODE]) {
     case EP_EMBED:
-      if (EP_HAS_OPERATOR(EP_EMBED)) ep_each_token(s, op, embed, n, width);
+      if (EP_HAS_OPERATOR(EP_EMBED)) ep_each_token(s, op, embed_tokens, n, width);
       break;
     case EP_NORM:
-      if (EP_HAS_OPERATOR(EP_NORM)) ep_each_token(s, op, norm, n, width);
+      if (EP_HAS_OPERATOR(EP_NORM)) ep_each_token(s, op, norm_tokens, n, width);
       break;
     case EP_LINEAR:
       if (EP_HAS_OPERATOR(EP_LINEAR)) ep_linear(s, op, n, ep_value(s, op[EP_O_OUT], 0));
       break;
     case EP_ADD:
-      if (EP_HAS_OPERATOR(EP_ADD)) ep_each_token(s, op, add, n, width);
+      if (EP_HAS_OPERATOR(EP_ADD)) ep_each_token(s, op, add_tokens, n, width);
       break;
     case EP_MUL:
-      if (EP_HAS_OPERATOR(EP_MUL)) ep_each_token(s, op, mul, n, width);
+      if (EP_HAS_OPERATOR(EP_MUL)) ep_each_token(s, op, mul_tokens, n, width);
       break;
     case EP_ACT:
-      if (EP_HAS_OPERATOR(EP_ACT)) ep_each_token(s, op, act, n, width);
+      if (EP_HAS_OPERATOR(EP_ACT)) ep_each_token(s, op, act_tokens, n, width);
       break;
     case EP_ROPE:
-      if (EP_HAS_OPERATOR(EP_ROPE)) ep_each_token(s, op, rope, n, width);
+      if (EP_HAS_OPERATOR(EP_ROPE)) ep_each_token(s, op, rope_tokens, n, width);
       break;
     case EP_KV_WRITE:
       if (EP_HAS_OPERATOR(EP_KV_WRITE)) ep_kv_write(s, op, n);
