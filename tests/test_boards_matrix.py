@@ -6,7 +6,9 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import smollm2_cut
 from boards import require
+from real_models import smollm2_gguf
 
 import edgepos
 from edgepos import EdgePosError, UnsupportedError, targets
@@ -42,11 +44,17 @@ def all_boards():
     yield pytest.param(BOARDS["qemu:cortex-m7"], id="qemu:cortex-m7-gcc")
 
 
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    return smollm2_cut.export_cut(smollm2_gguf(), tmp_path_factory.mktemp("cut"))
+
+
 @pytest.mark.parametrize("board", list(all_boards()))
-def test_every_board_gives_the_digests(bundle, board):
+def test_every_board_gives_the_digests(bundle, cut, board):
     require(*board.needs())
     for name, digest in DIGESTS.items():
         assert f"digest {digest:016x}" in targets.verify(bundle(name), board), name
+    assert f"digest {smollm2_cut.DIGEST:016x}" in targets.verify(cut, board)
 
 
 @pytest.mark.parametrize("name", ["host", "qemu:cortex-a53", "qemu:cortex-a76", "qemu:max", "qemu:armv7", "qemu:cortex-m3", "qemu:cortex-m4", "qemu:cortex-m55"])
