@@ -46,7 +46,7 @@ sanitize:
 	@ctest --test-dir build/sanitize --output-on-failure
 
 mutations: $(VENV)/.tests
-	@timeout 600 $(VENV)/bin/python tests/mutations.py
+	@timeout 900 $(VENV)/bin/python tests/mutations.py
 
 # The installed package is what is tested: pytest without `python -m` leaves the checkout out of its path.
 pytest: $(VENV)/.tests $(VENV)/.installed
