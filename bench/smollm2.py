@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from decode import build_program, run_once
+from decode import build_program, generate
 
 import edgepos
 from edgepos import export_bundle
@@ -45,7 +45,7 @@ def start_and_memory(path: Path, program: Path) -> dict[str, float]:
         session.eval_int([2], logits="last")
         extra.append((first - started) - (time.process_time() - first))
     kv = TOKENS * bundle.image.info.kv_bytes_per_token
-    _, peak = run_once(program, bundle, TOKENS - 1)
+    _, peak = generate(program, bundle.model_path, TOKENS - 1)
     start = round(statistics.median(extra) * 1e3, 1)
     return {"start_ms": start, "rss_mb": round(peak / 1e6, 1), "rss_allowed_mb": round((bundle.model_path.stat().st_size + kv) / 1e6 + 30, 1)}
 
