@@ -15,7 +15,7 @@ from edgepos.compiler.pipeline import compile
 from edgepos.errors import EdgePosError, UnsupportedError
 from edgepos.export import load
 from edgepos.program import NONE, W4G32, Op
-from edgepos.report.build import measure
+from edgepos.report.build import _wide_cache, measure
 from edgepos.report.changes import Swaps
 from edgepos.report.page import page
 from edgepos.report.windows import first_tokens, read_text, read_texts, text_windows
@@ -100,6 +100,12 @@ def test_a_narrow_cache_keeps_the_formats_of_matrices(tmp_path, source):
     changes = measure(made, edgepos.reference(source), source, read_text(), max_tokens=64, swap_tokens=48)["changes"]
     (cache,) = (s for s in changes["suggestions"] if s["flags"] == "--kv kv16")
     assert 0 < cache["saves"] < changes["total"]
+
+
+def test_the_wide_cache_has_the_inputs_of_the_bundle(tmp_path, source):
+    """Else the cache would be said to save what int8 inputs of matrices cost."""
+    made = edgepos.export_bundle(source, tmp_path / "m.edgepos", kv="kv8", activations="a8g32", context=128)
+    assert made.program.activation_format == "a8g32" == _wide_cache(made, source).activation_format
 
 
 def test_the_first_tokens_of_windows():

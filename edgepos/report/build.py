@@ -160,9 +160,11 @@ def _wide_cache(bundle, canonical):
     header = bundle.program.header
     if header.kv_bits == 16:
         return None
-    manifest = bundle.manifest
-    weights, single = manifest["options"]["weights"], matrix_formats(manifest["options"].get("weights_for", ()))
-    return compile(canonical, weights=weights, weights_for=single, kv="kv16", context=header.context, choices=manifest["choices"], tokenizer=None)
+    options, single = bundle.manifest["options"], matrix_formats(bundle.manifest["options"].get("weights_for", ()))
+    return compile(
+        canonical, weights=options["weights"], activations=options.get("activations", "a16"), weights_for=single, kv="kv16",
+        context=header.context, choices=bundle.manifest["choices"], tokenizer=None,
+    )  # fmt: skip
 
 
 def _check_source(bundle, canonical) -> None:
