@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import numpy as np
 
 from .errors import EdgePosError, FormatError
+from .numpy_files import reading
 
 MOST_BYTES = 2**30  # of a file: far above any image that a program reads
 HEADER = 4096  # bytes of a PPM or PGM within which its pixels begin
@@ -34,15 +36,11 @@ def read_images(path: str | os.PathLike) -> np.ndarray:
 
 def _array(path: Path, data: bytes) -> np.ndarray:
     """A .npy file, read without unpickling; the header's sizes are checked against the file before anything is made."""
-    import io
-
     stream = io.BytesIO(data)
-    try:
+    with reading(f"image {path}", f"give {KINDS}"):
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, kind = read(stream)
-    except (ValueError, KeyError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise FormatError(f"image {path}: a damaged .npy header ({str(error).splitlines()[0] if str(error) else type(error).__name__})") from None
     size = 1
     for n in shape:
         size *= n
@@ -56,13 +54,13 @@ def _array(path: Path, data: bytes) -> np.ndarray:
 def _portable(path: Path, data: bytes) -> np.ndarray:
     """P6 (three channels) or P5 (one): width, height and the largest sample between white space and comments, then one byte of white
     space, then the samples."""
-    numbers, at = [], 2
+    numbers, at, end = [], 2, min(len(data), HEADER)
     while len(numbers) < 3:
-        while at < len(data) and (data[at : at + 1].isspace() or data[at : at + 1] == b"#"):
+        while at < end and (data[at : at + 1].isspace() or data[at : at + 1] == b"#"):
             at = data.find(b"\n", at) if data[at : at + 1] == b"#" else at + 1
             at = len(data) if at < 0 else at
         start = at
-        while at < min(len(data), HEADER) and data[at : at + 1].isdigit():
+        while at < end and data[at : at + 1].isdigit():
             at += 1
         if start == at or at - start > 9:
             raise FormatError(f"image {path}: byte {start} of the header is no size; give {KINDS}")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tokenize import TokenError
 from zipfile import BadZipFile
 
-from ..errors import FormatError
+from .errors import FormatError
 
 # What NumPy and zipfile raise for damaged files; RuntimeError: encrypted entries, unknown compression, recursion.
 _DAMAGED = (ValueError, KeyError, TypeError, EOFError, MemoryError, OverflowError, RuntimeError, SyntaxError, TokenError, BadZipFile, zlib.error)

@@ -102,6 +102,7 @@ BAD = {
     "flat": npy(noise(24 * 32 * 3)),
     "cut array": npy(noise(*SHAPE))[:-1],
     "header beyond the file": b"\x93NUMPY\x01\x00\xff\xff{'descr': '|u1'",
+    "open bracket": b"\x93NUMPY\x01\x00\x1e\x00{'descr': '|u1', 'shape': (24," + bytes(99),
     "version 9": b"\x93NUMPY\x09\x00" + bytes(64),
     "objects": b"\x93NUMPY\x01\x00\x46\x00{'descr': '|O', 'fortran_order': False, 'shape': (24, 32, 3), }        \n" + bytes(99),
 }

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from ..errors import FormatError
-from .numpy_files import reading
+from ..numpy_files import reading
 from .table_file import TableFile
 
 _AGAIN = "emit the tables again"

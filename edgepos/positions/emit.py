@@ -16,13 +16,13 @@ import numpy as np
 from ..bounded_file import read_bounded
 from ..errors import FormatError, UnsupportedError
 from ..export.shorten import shorten
+from ..numpy_files import reading
 from . import emit_absolute, emit_alibi, emit_bias, emit_rope
 from .alibi import Alibi
 from .compare import compare
 from .hybrid import of_parts, parts_of
 from .learned import Learned
 from .none import NoPosition
-from .numpy_files import reading
 from .plan import RotationPlan
 from .relative import RelativeBias, T5Bias
 from .rope import Rotation

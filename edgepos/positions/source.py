@@ -11,12 +11,12 @@ import numpy as np
 
 from ..bounded_file import read_bounded
 from ..errors import FormatError
+from ..numpy_files import reading
 from .emit import INDEX, check_parts_index, stored_weights
 from .families import from_config
 from .gguf_config import from_gguf
 from .hybrid import parts_of
 from .learned import Learned
-from .numpy_files import reading
 from .relative import RelativeBias, T5Bias
 from .spec import Spec
 
