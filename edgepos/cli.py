@@ -195,7 +195,10 @@ def main() -> None:
         code = _fail(str(error), 3)
     except EdgePosError as error:
         code = _fail(str(error))
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # click and rich end by SystemExit where the pipe breaks in them.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing is left to say
         code = 141
     except OSError as error:

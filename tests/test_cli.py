@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -116,6 +117,17 @@ def test_usage_errors_exit_with_2(tiny, option):
 def test_run_time_errors_are_one_line(tiny, option, words):
     stderr = edgepos("run", tiny, "-p", "x", *option, expect=1).stderr
     assert words in stderr and len(stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [("inspect", "{tiny}"), ("run", "{tiny}", "-p", "Once"), ("positions", "--help")])
+def test_a_reader_that_has_gone(tiny, arguments):
+    """Like a program that SIGPIPE ends, and without a word."""
+    gone, output = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "edgepos", *(text.format(tiny=tiny) for text in arguments)]
+    with open(output, "wb") as stdout:
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, timeout=300)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_export_replaces_only_with_force(tiny):
