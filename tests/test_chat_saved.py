@@ -96,6 +96,17 @@ def test_a_conversation_goes_on_where_it_was_saved(call, talker, context, tmp_pa
     assert (other.messages, other.dropped, other.save()) == (chat.messages, chat.dropped, chat.save())
 
 
+def test_answers_that_are_not_utf8_are_kept_as_they_are(call, talker, tmp_path):  # noqa: F811
+    """Both languages remember the bytes: they are what the next turn reads."""
+    rules, file = {"temperature": 9.0, "seed": 3, "max_new_tokens": 60}, tmp_path / "talk"
+    chat = talker().chat(**rules)
+    expected = "".join("".join(chat.send(line)) + "\n" for line in LINES[:2])
+    assert "\ufffd" in expected and any("\udc80" <= c <= "\udcff" for c in chat.messages[1]["content"])
+    code, output, errors = call("--chat", "-n", 60, "--temperature", 9, "--seed", 3, "--save", file, lines=TALK[:2])
+    assert (code, output.decode(errors="replace")) == (0, expected), errors
+    assert file.read_bytes() == chat.save()
+
+
 def test_changed_conversations_are_taken_or_refused_alike(program, talker, tmp_path):  # noqa: F811
     chat, file = talker().chat("Be kind.", max_new_tokens=8, context=128), tmp_path / "talk"
     list(chat.send("Tell me a story"))

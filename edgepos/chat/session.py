@@ -21,7 +21,8 @@ NAME = "saved conversation"
 class Chat:
     """A conversation. The session belongs to it: its cache holds what both sides have said, and a turn evaluates what is new.
 
-    messages: dicts of role and content. dropped: messages left out so far because the context was full.
+    messages: dicts of role and content; a byte that is not UTF-8 is a lone surrogate there, as of os.fsdecode. dropped: messages left out
+    so far because the context was full.
     """
 
     def __init__(self, session, template: BundleTemplate, system: str | None = None, seed: int = 0, **rules):
@@ -49,15 +50,12 @@ class Chat:
         return self._answer(ids)
 
     def _answer(self, ids: list[int]) -> Iterator[str]:
-        answer = {"role": "assistant", "content": ""}
         generation = self.continue_with(ids)
         try:
-            for piece in generation:
-                answer["content"] += piece
-                yield piece
+            yield from generation
         finally:
             self._ids, self.reason = generation.evaluated, generation.reason
-            self.messages.append(answer)
+            self.messages.append({"role": "assistant", "content": generation.data.decode("utf-8", "surrogateescape")})
 
     def continue_with(self, ids: list[int]) -> Generation:
         """The generation after `ids`, of which what the cache has already is not evaluated again."""

@@ -54,9 +54,15 @@ class Generation:
     rng: Rng
     evaluated: list[int] = field(default_factory=list)
     reason: str | None = None
+    _text: TextStream | None = field(default=None, init=False, repr=False)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the pieces so far, also where they are not UTF-8 and a piece has U+FFFD."""
+        return b"" if self._text is None else self._text.data
 
     def __iter__(self) -> Iterator[str]:
-        text = TextStream(self.tokenizer, self.ids[-1], self.rules.stops)
+        text = self._text = TextStream(self.tokenizer, self.ids[-1], self.rules.stops)
         reason = "length"
         for _ in range(self.rules.most):
             token = self._choose(self.ids)

@@ -107,6 +107,7 @@ class TextStream:
         self._previous = previous
         self._stops = stops
         self._held = b""
+        self._taken = bytearray()  # by the decoder
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.stopped = False  # a stop string was there: the text ends before it
 
@@ -118,11 +119,20 @@ class TextStream:
         self.stopped = bool(found)
         ready = min(found) if found else min((len(data) - _overlap(data, stop) for stop in self._stops), default=len(data))
         self._held = data[ready:]
-        return self._decoder.decode(data[:ready])
+        return self._decode(data[:ready])
 
     def end(self) -> str:
         """What is left when no more tokens come, without a code point that is not complete."""
-        return "" if self.stopped else self._decoder.decode(self._held)
+        return "" if self.stopped else self._decode(self._held)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the pieces so far; those that are not UTF-8, which a piece has as U+FFFD, as they are."""
+        return bytes(self._taken[: len(self._taken) - len(self._decoder.getstate()[0])])
+
+    def _decode(self, data: bytes) -> str:
+        self._taken += data
+        return self._decoder.decode(data)
 
 
 def _overlap(data: bytes, stop: bytes) -> int:
