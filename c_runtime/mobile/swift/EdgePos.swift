@@ -7,7 +7,8 @@ public struct EdgePosError: LocalizedError {
   public var errorDescription: String? { message }
 }
 
-/// A model.gguf that writes text. All methods may be called from any thread; one text is made at a time.
+/// A model.gguf that writes text. All methods may be called from any thread; one text is made at a time, and its `onText` may call
+/// `cancel` alone.
 public final class EdgePos: @unchecked Sendable {
   public enum End: Int32, Sendable { case eos, length, context, cancelled }
 
@@ -107,6 +108,8 @@ public final class EdgePos: @unchecked Sendable {
 
   /// The digest of the bundle's self-test, as 16 hex digits: that in manifest.json, or an error.
   public func selftest() throws -> String {
+    using.lock()
+    defer { using.unlock() }
     var digest: UInt64 = 0
     try Self.check { epm_selftest(model, &digest, $0) }
     return String(format: "%016llx", digest)

@@ -4,7 +4,10 @@ import java.io.Closeable
 import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
 
-/** A model.gguf that writes text. Methods throw [EdgePosException]; all may be called from any thread, one text is made at a time. */
+/**
+ * A model.gguf that writes text. Methods throw [EdgePosException]; all may be called from any thread, one text is made at a time, and
+ * its onText may call [cancel] alone.
+ */
 class EdgePos(path: String, context: Int = 0, threads: Int = 4) : Closeable {
     enum class End { EOS, LENGTH, CONTEXT, CANCELLED }
 
@@ -15,7 +18,13 @@ class EdgePos(path: String, context: Int = 0, threads: Int = 4) : Closeable {
     private val holding = Any() // the handle, for cancel, which does not wait for the session
     private var handle = Native.open(path.toByteArray(), context, threads)
 
-    private fun <T> use(work: (Long) -> T): T = using.withLock {
+    /** The lock lets its own thread in again: onText, which is called in the middle of a text, would free or change what makes it. */
+    private fun <T> alone(work: () -> T): T = using.withLock {
+        check(using.holdCount == 1) { "called by onText: return false there and call it behind generate" }
+        work()
+    }
+
+    private fun <T> use(work: (Long) -> T): T = alone {
         check(handle != 0L) { "this model is closed" }
         work(handle)
     }
@@ -55,7 +64,7 @@ class EdgePos(path: String, context: Int = 0, threads: Int = 4) : Closeable {
     /** Ends a text that is being made, and frees the session. */
     override fun close() {
         cancel()
-        using.withLock {
+        alone {
             synchronized(holding) {
                 Native.close(handle)
                 handle = 0L
