@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 
 import jsonschema
 import numpy as np
 import pytest
 from boards import require
+from hostile import mutate
+from test_chat_saved import program  # noqa: F401 - a fixture: compiled with sanitizers
 from test_cli import edgepos
 from test_runtime_embed import run  # noqa: F401 - a fixture
 from tower_models import make, save_image_model  # skips where PyTorch is missing
@@ -108,15 +111,43 @@ BAD = {
 }
 
 
+@pytest.fixture
+def read_by_both(bundle, program, tmp_path):  # noqa: F811
+    """Whether edgepos-run, compiled with sanitizers, and Python take an image of these bytes. What is not taken is an error of one line."""
+    file, session = tmp_path / "image", bundle.session()
+
+    def read(data: bytes) -> tuple[bool, bool]:
+        file.write_bytes(data)
+        done = subprocess.run([program, bundle.model_path, "--image", file], capture_output=True, text=True, timeout=120, check=False)
+        taken = done.returncode == 0
+        assert taken or (done.returncode == 1 and not done.stdout and done.stderr.count("\n") == 1 and done.stderr.startswith("edgepos-run: ")), done.stderr
+        try:
+            want = session.embed_image_int(read_images(file)[0])
+        except EdgePosError as error:
+            assert "\n" not in str(error)
+            return taken, False
+        if taken:
+            np.testing.assert_array_equal(np.rint(np.array(json.loads(done.stdout)) * 2.0**session.logits_f), want)
+        return taken, True
+
+    return read
+
+
 @pytest.mark.parametrize("case", BAD)
-def test_files_that_are_no_such_image_are_one_error(case, bundle, run, tmp_path):  # noqa: F811
-    file = tmp_path / "image"
-    file.write_bytes(BAD[case])
-    status, said, told = run(bundle.model_path, "--image", file)
-    assert status == 1 and not said and len(told.splitlines()) == 1 and told.startswith("edgepos-run: ")
-    if case != "columns first":  # Python reads these
-        with pytest.raises(EdgePosError):
-            bundle.session().embed_image(read_images(file)[0])
+def test_files_that_are_no_such_image_are_one_error(case, read_by_both):
+    assert read_by_both(BAD[case]) == (False, case == "columns first")  # Python reads these
+
+
+@pytest.mark.parametrize("form", ["ppm", "npy"])
+def test_changed_images_are_taken_or_refused(form, read_by_both):
+    """The same PPM files by both; of a .npy header edgepos-run reads only what it needs. What both take gives the same row."""
+    image, header = (ppm(noise(*SHAPE), comment="# a comment\n"), 30) if form == "ppm" else (npy(noise(*SHAPE)), 128)
+    taken = 0
+    for seed in range(100):
+        c, python = read_by_both(mutate(image, np.random.default_rng(seed), header if seed % 2 else len(image)))
+        taken += c and python
+        assert form == "npy" or c == python, seed
+    assert 4 < taken < 60, taken
 
 
 def test_what_does_not_go_together(bundle, run, tmp_path):  # noqa: F811
