@@ -276,6 +276,16 @@ def test_image_models_that_do_not_fit_are_refused(case, tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.parametrize("changes, words", [
+    (dict(id2label=None, num_labels=2**31 - 1), "classifier.weight"), (dict(id2label={"1": "cat"}), "id2label"), (dict(id2label=["cat"]), "id2label"),
+])  # fmt: skip
+def test_classes_that_the_model_has_not_are_refused(changes, words, tmp_path):
+    save_image_model(make("vit_classes"), tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((tmp_path / "config.json").read_text()) | changes))
+    with pytest.raises(FormatError, match=words):
+        load(tmp_path)
+
+
 def test_every_format_takes_an_image(tmp_path):
     """The faster form of model.onnx, 8-bit inputs of matrices, and 4-bit weights, whose warning is measured on an image."""
     save_image_model(make("vit_classes"), tmp_path / "model")

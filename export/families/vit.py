@@ -77,18 +77,19 @@ class Vit:
         x = tower.norm(tower.blocks(x, biases), "final_norm", "layernorm")
         x = graph.pool(x, "first", output=None if self.classes else OUTPUT)
         if self.classes:
-            labels = _labels(config)
-            x = tower.linear(x, "classifier", "classifier", len(labels), output=OUTPUT)
-            graph.classes(labels)
+            named = _class_names(config)
+            count = config.size("num_labels", default=2) if named is None else len(named)
+            x = tower.linear(x, "classifier", "classifier", count, output=OUTPUT)
+            graph.classes(named or [f"LABEL_{i}" for i in range(count)])  # behind the linear, whose tensor bounds the count
         tensors.finish(ignore=lambda n: n.startswith("pooler.dense.") or n == "embeddings.mask_token")
         return graph.finish(x), (file,)
 
 
-def _labels(config: Config) -> list[str]:
-    """Names of the classes by number; transformers has two where the config names none."""
+def _class_names(config: Config) -> list[str] | None:
+    """Names of the classes by number, or None where the config has none."""
     named = config.values.get("id2label")
     if named is None:
-        return [f"LABEL_{i}" for i in range(config.size("num_labels", default=2))]
+        return None
     keys = [str(i) for i in range(len(named))] if isinstance(named, dict) else None
     if not keys or set(named) != set(keys) or not all(isinstance(label, str) for label in named.values()):
         raise config.wrong("id2label", named, "an object that names the classes 0, 1, 2 …")
