@@ -14,7 +14,6 @@ from .cli_common import BundleArgument, Engine, EngineOption, ThreadsOption, err
 from .errors import EdgePosError
 from .whole_file import check_place, whole_file
 
-CONVERSATION = b"EPCH"  # docs/bundle.md
 ContextOption = Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")]
 
 
@@ -83,10 +82,12 @@ def run(
 
 
 def _read_state(file: Path, chat: bool) -> bytes:
+    from .chat.session import MAGIC
+
     if not file.is_file():
         raise EdgePosError(f"--restore {file}: no such file; name one that --save wrote")
     state = file.read_bytes()
-    if state.startswith(CONVERSATION) != chat:
+    if state.startswith(MAGIC) != chat:
         raise EdgePosError(f"--restore {file}: " + ("no conversation; go on with a text by -p, without --chat" if chat else "a conversation; go on with it by --chat"))
     return state
 

@@ -66,6 +66,7 @@ LOGITS, EMBEDDING, CLASSES = 0, 1, 2  # output of a program
 UNIT_F = 30  # fractional bits of a row of Euclidean norm 1
 SOFTCAP_WORDS = 2 + 2049
 MAX_POSITION = 2**31 - 1
+CONTEXTS = (128, 512, 2048)  # the usual ones
 
 
 @dataclass
@@ -235,6 +236,12 @@ class Program:
         """(height, width, channels) of the image that it reads, a byte each; None: it reads tokens."""
         p = self.ops[0].params
         return (p["height"], p["width"], p["channels"]) if self.ops[0].code == Op.PATCHES else None
+
+    @property
+    def contexts(self) -> list[int]:
+        """The contexts whose arena is stated: the usual ones that fit, and its own; an image has one."""
+        usual = () if self.image else (c for c in CONTEXTS if c < self.header.context)
+        return [*usual, self.header.context]
 
     @property
     def one_call(self) -> bool:

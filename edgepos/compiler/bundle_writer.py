@@ -91,7 +91,7 @@ def fill(folder: Path, canonical: CanonicalModel, compiled: Compiled, *, int8: b
         onnx_int8.write(folder, canonical.model, compiled.source, program, data_start)
     tables = emit_tables(compiled.source, folder / "tables", compiled.options.context)
     _copy_runtime(folder / "runtime")
-    memory = manifest.memory(program, model.stat().st_size, _arena_bytes(model, manifest.contexts(program)))
+    memory = manifest.memory(program, model.stat().st_size, _arena_bytes(model, program.contexts))
     report = manifest.report(canonical, compiled, memory, tables)
     _write_text(folder / "report.json", dumps(report))
     _write_text(folder / "report.md", render(report))

@@ -17,8 +17,6 @@ from .pictures import images_sha256
 from .pipeline import Compiled
 from .steps import Unit
 
-CONTEXTS = (128, 512, 2048)
-
 
 def manifest(canonical: CanonicalModel, compiled: Compiled, memory: dict, files: dict) -> dict[str, Any]:
     """manifest.json: everything that decided the bundle, and the SHA-256 of what is in it."""
@@ -101,13 +99,6 @@ def kv_bytes_per_token(program: Program) -> int:
     """Keys, values and their scales of one token in all layers."""
     data, scale = (2, 1) if program.header.kv_bits == 16 else (1, 4)
     return sum(kv.heads * ((kv.k_dim + kv.v_dim) * data + 2 * scale) for kv in program.kv)
-
-
-def contexts(program: Program) -> list[int]:
-    """The contexts whose arena a bundle states: the usual ones that fit, and its own; an image has one."""
-    if program.image is not None:
-        return [program.header.context]
-    return sorted({c for c in (*CONTEXTS, program.header.context) if c <= program.header.context})
 
 
 def ids_sha256(ids: list[int]) -> str:

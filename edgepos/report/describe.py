@@ -10,7 +10,6 @@ def describe(bundle) -> dict:
     program, manifest = bundle.program, bundle.manifest
     header, info = program.header, bundle.image.info
     folder = bundle.path or bundle.model_path
-    contexts = [header.context] if program.image else sorted({c for c in (128, 512, 2048, header.context) if c <= header.context})
     return {
         "name": manifest.get("name", bundle.model_path.stem),
         "model_bytes": bundle.model_path.stat().st_size,
@@ -24,7 +23,7 @@ def describe(bundle) -> dict:
         "operators": len(program.ops),
         "kv_bytes_per_token": int(info.kv_bytes_per_token),
         "weight_bytes_per_token": int(info.weight_bytes_per_token),
-        "arena_bytes": {f"context {c}": bundle.image.arena_size(context=c) for c in contexts},
+        "arena_bytes": {f"context {c}": bundle.image.arena_size(context=c) for c in program.contexts},
         "tokenizer": ("none", "byte-level BPE", "SentencePiece BPE", "WordPiece", "Unigram")[header.tokenizer],
         "licence": str((manifest.get("license") or {}).get("license", "not stated")),
         "digest": f"{header.digest:016x}",

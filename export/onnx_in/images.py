@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from edgepos.errors import UnsupportedError
 
-from ..image_graph import Picture, Preprocessing, fold
+from ..image_graph import MOST_FIRST, Picture, Preprocessing, fold
 from ..preprocessing import PREPROCESSOR, read_preprocessing
 from ..shorten import shorten
 from ..tensor_set import Weight
@@ -124,7 +124,7 @@ def patches_of(writer, tensor: Form) -> ir.Value | None:
     if len(used) != 1 or len(tensor.shape) != 3 or tensor.shape[0] != 1 or tensor.shape[2] != d or len(tensor.codes) != 1:
         raise writer.refuse("patches that are joined with other results, or parts of them", "all patches in order behind learned rows")
     first = tensor.shape[1] - p.grid[0] * p.grid[1]
-    if first != p.first and 0 <= first <= 16:
+    if first != p.first and 0 <= first <= MOST_FIRST:
         raise FirstFound(first)
     codes, coefs = tensor.codes[0, 0], tensor.coefs[0, 0]
     wanted = used[0].base + np.arange(p.tokens * d, dtype=np.int64).reshape(p.tokens, d)
