@@ -64,10 +64,10 @@ def report(
     opened = open_bundle(bundle)
     if opened.path is None:
         raise EdgePosError(f"{bundle}: a report needs the bundle folder, not its model.gguf alone")
-    if pairs is not None and (not opened.image.info.embedding or opened.image.image_shape):
-        raise EdgePosError(f"{bundle}: the model {'reads images' if opened.image.image_shape else 'gives logits'}; --pairs is for embeddings of texts")
-    labelled = read_pairs(pairs) if pairs is not None else None
     shape = opened.image.image_shape
+    if pairs is not None and (shape or not opened.image.info.embedding):
+        raise EdgePosError(f"{bundle}: the model {'reads images' if shape else 'gives logits'}; --pairs is for embeddings of texts")
+    labelled = read_pairs(pairs) if pairs is not None else None
     if shape and text:
         raise EdgePosError("this model reads images: give some with --image instead of --text")
     if image and not shape:

@@ -23,7 +23,6 @@ class Embeds:
         """
         return (self.embed_int(ids, positions) * self.logit_scale).astype(np.float32)
 
-
     def embed_image(self, pixels) -> np.ndarray:
         """The row that a model gives for an image, float32 [d]: an embedding, or one logit per class.
 

@@ -18,7 +18,7 @@ def four_bit_warning(canonical: CanonicalModel, program: Program, sample: list[i
     return f"weights w4g32 of a float source: {_loss(canonical, program, sample[:TOKENS])}; use w8g32 where that is too much"
 
 
-def _loss(canonical: CanonicalModel, program: Program, ids: list[int]) -> str:
+def _loss(canonical: CanonicalModel, program: Program, sample: list[int] | np.ndarray) -> str:
     size = sum(value.const_value.nbytes for value in canonical.model.graph.initializers.values())
     if size > FLOAT_BYTES:
         return f"plain 4-bit rounding costs accuracy, not measured here because the float model has {size / 1e9:.1f} GB (`edgepos report` measures it)"
@@ -26,13 +26,13 @@ def _loss(canonical: CanonicalModel, program: Program, ids: list[int]) -> str:
 
     if program.image is not None:
         floats, integers = FloatSession(canonical.model), GoldenSession(program)
-        a, b = (np.float64(session.embed_image(ids[0])) for session in (floats, integers))
+        a, b = (np.float64(session.embed_image(sample[0])) for session in (floats, integers))
         return f"cosine {a @ b / np.sqrt((a @ a) * (b @ b)):.4f} to the float row, on one calibration image"
-    floats, integers = FloatSession(canonical.model), GoldenSession(program, len(ids))
+    floats, integers = FloatSession(canonical.model), GoldenSession(program, len(sample))
     if program.embedding:
-        a, b = np.float64(floats.embed(ids)), np.float64(integers.embed(ids))
-        return f"cosine {a @ b / np.sqrt((a @ a) * (b @ b)):.4f} to the float embedding, on {len(ids)} calibration tokens"
-    p, q = floats.eval(ids), integers.eval(ids)
+        a, b = np.float64(floats.embed(sample)), np.float64(integers.embed(sample))
+        return f"cosine {a @ b / np.sqrt((a @ a) * (b @ b)):.4f} to the float embedding, on {len(sample)} calibration tokens"
+    p, q = floats.eval(sample), integers.eval(sample)
     kl = kl_divergence(log_softmax(p), log_softmax(q)).mean()
     same = (p.argmax(-1) == q.argmax(-1)).mean()
-    return f"KL {kl:.2g} nats per token to the float model and {same:.0%} the same first choice, on {len(ids)} calibration tokens"
+    return f"KL {kl:.2g} nats per token to the float model and {same:.0%} the same first choice, on {len(sample)} calibration tokens"
