@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .bounded_file import read_bounded
 from .errors import EdgePosError, FormatError
 from .numpy_files import reading
 
@@ -21,12 +22,9 @@ def read_images(path: str | os.PathLike) -> np.ndarray:
     EdgePosError when it cannot be read."""
     path = Path(path)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_bounded(path, f"image {path}", MOST_BYTES)
     except OSError as error:
         raise EdgePosError(f"image {path}: cannot be read ({error.strerror}); give {KINDS}") from None
-    if len(data) > MOST_BYTES:
-        raise FormatError(f"image {path}: more than {MOST_BYTES} bytes; give {KINDS}")
     if data[:2] in (b"P5", b"P6"):
         return _portable(path, data)[None]
     if data[:6] == b"\x93NUMPY":
