@@ -39,7 +39,7 @@ class Engine(str, Enum):
 
 BundleArgument = Annotated[Path, typer.Argument(help="A bundle folder (NAME.edgepos) or its model.gguf.")]
 EngineOption = Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")]
-ThreadsOption = Annotated[int, typer.Option(min=1, max=64)]
+ThreadsOption = Annotated[int, typer.Option(min=1, max=64, help="Threads that compute; the bits do not depend on it.")]
 
 
 def progress_bar(unit: str) -> Progress:

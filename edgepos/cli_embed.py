@@ -19,7 +19,7 @@ def embed(
     texts: Annotated[Optional[list[str]], typer.Argument(help="Texts.")] = None,
     file: Annotated[Optional[Path], typer.Option("--file", help="A UTF-8 file: each line that is not empty is a text.")] = None,
     image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image: binary .ppm or .pgm, or .npy (one or more). May be given several times.")] = None,
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write float32 [texts, d] to this .npy file instead of printing.")] = None,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help=r"Write float32 \[texts, d] to this .npy file instead of printing.")] = None,
     similarity: Annotated[bool, typer.Option("--similarity", help="Print the cosines of all pairs instead.")] = False,
     engine: EngineOption = Engine.c,
     threads: ThreadsOption = 1,

@@ -115,7 +115,7 @@ def t5(
     num_buckets: Annotated[int, typer.Option(help="Buckets.")] = 32,
     max_distance: Annotated[int, typer.Option(help="From here on all distances share a bucket.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="All buckets for keys before the query (decoder).")] = False,
-    weights: Annotated[Optional[str], typer.Option(help=f"{BIAS_TABLE} [buckets, heads] {LAYERS}")] = None,
+    weights: Annotated[Optional[str], typer.Option(help=rf"{BIAS_TABLE} \[buckets, heads] {LAYERS}")] = None,
     bits: Bits = "16,8",
     per_tensor: PerTensor = False,
     formats: Format = "c,npz",
@@ -132,7 +132,7 @@ def t5(
 @app.command()
 def relative(
     extents: Annotated[str, typer.Option(help="Largest difference of each coordinate, with commas: 7 (Shaw), 6,6 (Swin, 7 x 7).")],
-    weights: Annotated[str, typer.Option(help=f"{BIAS_TABLE} [rows, heads] {LAYERS}")],
+    weights: Annotated[str, typer.Option(help=rf"{BIAS_TABLE} \[rows, heads] {LAYERS}")],
     output: Output,
     clip: Annotated[bool, typer.Option("--clip/--no-clip", help="Larger differences count as the largest, or are refused.")] = True,
     query_minus_key: Annotated[bool, typer.Option("--query-minus-key", help="The sign of a difference (Swin).")] = False,

@@ -11,6 +11,7 @@ from boards import require
 
 from edgepos import EdgePosError, UnsupportedError
 from edgepos.resources import c_runtime_dir
+from edgepos.runtime.native import make_config
 from edgepos.targets import BOARDS, build, tools
 from edgepos.targets.features import definitions
 from edgepos.targets.linux import command_line
@@ -26,6 +27,7 @@ def test_an_image_for_a_small_board(bundle, tmp_path, cc):
     image = tmp_path / "m4.elf"
     made = make(bundle("stories260K", "kv8"), "m4", image, Wish(context=256, flash=512 << 10, ram=192 << 10, small=True, cc=cc))
     assert made.model >= bundle("stories260K", "kv8").model_path.stat().st_size and 16 << 10 < made.code < 64 << 10
+    assert made.arena == bundle("stories260K", "kv8").image.arena_size(config=make_config(256, 1, "generic"))
     assert "-M mps2-an386" in made.run and str(image) in made.run
     said = BOARDS["qemu:cortex-m4"].execute(image)
     assert f"digest {bundle('stories260K', 'kv8').program.header.digest:016x}" in said and "self-test passed" in said

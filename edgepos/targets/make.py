@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import EdgePosError, UnsupportedError
 from ..fixedpoint import fnv1a64
+from ..runtime.native import make_config
 from ..whole_file import whole_file
 from . import BOARDS, baremetal, build, runtime_of, tools
 from .elf import section_sizes
@@ -159,7 +160,8 @@ def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: P
     file = folder / f"{of.name}.elf"
     build.link(compiler, [*flags, *objects, *baremetal.link_flags(script, compiler), "-s"], file, progress, runtime / "ports" / "baremetal")
     sizes = section_sizes(file)
-    arena = bundle.image.arena_size(context=max(context, len(bundle.image.info.selftest)), n_batch=batch)
+    # No kernel of a Cortex-M takes memory of its own; those of the processor that builds may.
+    arena = bundle.image.arena_size(config=make_config(max(context, len(bundle.image.info.selftest)), batch, "generic"))
     run = f"flash OUTPUT with the board's debugger, which shows its output (semihosting); in qemu: {board.command('OUTPUT')}" if board else "flash OUTPUT with the board's debugger"
     return Product(file, tools.version(compiler), sizes["code"], sizes["model"], sizes["data"], arena, STACK, run)
 
