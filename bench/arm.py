@@ -34,14 +34,14 @@ from edgepos.targets.boards import Job
 LINUX = ("cortex-a72", "cortex-a76", "max")
 BARE = ("cortex-m4", "cortex-m55")
 PREFILL, DECODE, FIRST = 64, 3, 20  # tokens; the id of the first one, after which no model of these ends the text
-# Million instructions per token of llama.cpp Q8_0, and how much of them w8g32 with 16-bit activations may take.
+# Million instructions per token of llama.cpp Q8_0, and how much of them w8g32 may take with a16 and with a8g32.
 LLAMA_CPP = {("cortex-a72", "decode"): 125.1, ("cortex-a72", "prefill"): 97.1, ("cortex-a76", "decode"): 32.5, ("cortex-a76", "prefill"): 19.1, ("max", "decode"): 44.1, ("max", "prefill"): 18.5}
 BARS = {("cortex-a72", "decode"): 0.8, ("cortex-a72", "prefill"): 0.5, ("cortex-a76", "decode"): 1.5, ("cortex-a76", "prefill"): 1.1}
 BARS_A8 = {("cortex-a76", "decode"): 1.0, ("cortex-a76", "prefill"): 1.0}
 ATTENTION = ("score_kv16", "mix_kv16", "scale_kv16", "exponentials", "align_kv16", "score", "attend", "mix16")
 CONTEXT = 1000
 # Inner loops: source, an instruction that only they have, processor for llvm-mca, extensions.
-LOOPS = (("neon_linear.c", "smlal2", "cortex-a72", "+neon"), ("neon_dot.c", "sdot", "cortex-a76", "+dotprod"), ("neon_i8mm.c", "smmla", "cortex-a76", "+dotprod,+i8mm"))
+LOOPS = (("neon_linear.c", "smlal2", "cortex-a72", "+neon"), ("neon_dot.c", "sdot", "cortex-a76", "+dotprod"), ("neon_dot8.c", "sdot", "cortex-a76", "+dotprod"), ("neon_i8mm.c", "smmla", "cortex-a76", "+dotprod,+i8mm"))
 
 
 class Counter:

@@ -12,11 +12,13 @@ void ep_neon_kernels(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_DOTPROD)) return;
   table->name = "dotprod";
   ep_neon_dot(table);
-#endif
 #ifdef I8MM
-  if (!(cpu & EP_CPU_I8MM)) return;
-  table->name = "i8mm";
-  ep_neon_i8mm(table);
+  if (cpu & EP_CPU_I8MM) {
+    table->name = "i8mm";
+    ep_neon_i8mm(table);
+  }
+#endif
+  ep_neon_dot8(table);
 #endif
 #else
   (void)table;

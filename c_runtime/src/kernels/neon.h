@@ -123,6 +123,7 @@ INLINE const int32_t *sums_at(const ep_tile *tile, size_t t, size_t i, int form)
 
 void ep_neon_linear(ep_kernels *table);
 void ep_neon_dot(ep_kernels *table);
+void ep_neon_dot8(ep_kernels *table);
 void ep_neon_i8mm(ep_kernels *table);
 void ep_neon_attention(ep_kernels *table);
 void ep_neon_elements(ep_kernels *table);

@@ -22,6 +22,41 @@ NEON static int32_t narrow16(int16_t *q, const int32_t *x, int32_t n) {
   return s;
 }
 
+/* (n_i + 254 * d) / (2 * d) of docs/arithmetic.md, less 127: the dividend is below 2^17, so its product with
+ * floor(2^32 / (2 * d)) + 1 has the quotient in its high half. */
+INLINE int16x4_t codes(const int32_t *x, int32x4_t twice, int32x4_t zero, uint32x4_t reciprocal) {
+  uint32x4_t n = vreinterpretq_u32_s32(vaddq_s32(vshlq_s32(vld1q_s32(x), twice), zero));
+  int32x4_t low = vreinterpretq_s32_u64(vmull_u32(vget_low_u32(n), vget_low_u32(reciprocal)));
+  return vmovn_s32(vuzp2q_s32(low, vreinterpretq_s32_u64(vmull_high_u32(n, reciprocal))));
+}
+
+NEON static int32_t quant8g32(int8_t *q, int32_t *d, const int32_t *x, int32_t n) {
+  int32_t rest[32] = {0}, whole = n / 32 * 32; /* the last group, if it is not whole */
+  uint32_t most = 0;
+  for (int32_t i = whole; i < n; i++) rest[i - whole] = x[i];
+  for (int32_t i = 0; i < n; i += 32) {
+    const int32_t *from = i < whole ? x + i : rest;
+    uint32x4_t a = vdupq_n_u32(0);
+    UNROLL for (int k = 0; k < 8; k++) a = vmaxq_u32(a, vreinterpretq_u32_s32(vabsq_s32(vld1q_s32(from + 4 * k))));
+    uint32_t b = vmaxvq_u32(a);
+    d[i / 32] = (int32_t)b; /* read as unsigned below */
+    if (b > most) most = b;
+  }
+  int32_t s = ep_quant8g32_shift(most);
+  const int32x4_t twice = vdupq_n_s32(1 - s);
+  for (int32_t i = 0; i < n; i += 32, q += 32, d++) {
+    const int32_t *from = i < whole ? x + i : rest;
+    *d = ep_quant8g32_scale((uint32_t)*d, s);
+    const int32x4_t zero = vdupq_n_s32(255 * *d);
+    const uint32x4_t reciprocal = vdupq_n_u32(0x80000000u / (uint32_t)*d + 1);
+    UNROLL for (int k = 0; k < 4; k++) {
+      int16x8_t both = vcombine_s16(codes(from + 8 * k, twice, zero, reciprocal), codes(from + 8 * k + 4, twice, zero, reciprocal));
+      vst1_s8(q + 8 * k, vmovn_s16(vsubq_s16(both, vdupq_n_s16(127))));
+    }
+  }
+  return s;
+}
+
 /* ---- requant ---------------------------------------------------------------------------------------------------- */
 
 NEON static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
@@ -219,6 +254,7 @@ NEON static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t
 
 void ep_neon_elements(ep_kernels *table) {
   table->narrow16 = narrow16;
+  table->quant8g32 = quant8g32;
   table->requant = requant;
   table->requant_rows = requant_rows;
   table->add = add;
