@@ -14,6 +14,7 @@ from edgepos.errors import UnsupportedError
 from edgepos.positions import Alibi, Rope
 
 FLOATS = {
+    "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)),
     "silu": lambda x: x / (1 + math.exp(-x)),
     "gelu": lambda x: x * math.erfc(-x / math.sqrt(2)) / 2,
     "gelu_tanh": lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,

@@ -8,7 +8,7 @@
 static int32_t quarter(uint32_t j) {
   uint32_t i = j >> 18, f = j & 0x3ffff, next = i < 256 ? i + 1 : i;
   int64_t q = EP_QUARTER[i];
-  return (int32_t)ep_rshift_round(q * 0x40000 + (EP_QUARTER[next] - q) * (int64_t)f, 33);
+  return (int32_t)ep_rshift_round_by(q * 0x40000 + (EP_QUARTER[next] - q) * (int64_t)f, 33);
 }
 
 static int32_t sine_of(uint32_t p) { /* p: 28-bit phase */
