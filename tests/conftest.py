@@ -29,6 +29,22 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
+def edgepos_run(tmp_path_factory) -> Path:
+    """The C program."""
+    from c_program import compile_program
+
+    return compile_program(tmp_path_factory.mktemp("program") / "edgepos-run")
+
+
+@pytest.fixture(scope="session")
+def sanitized_edgepos_run(tmp_path_factory) -> Path:
+    """The C program with sanitizers, not optimized."""
+    from c_program import SANITIZED, compile_program
+
+    return compile_program(tmp_path_factory.mktemp("sanitized") / "edgepos-run", SANITIZED)
+
+
+@pytest.fixture(scope="session")
 def bundle(request, root, tmp_path_factory):
     """bundle(name, kv="kv16", activations="a16"): stories260K or a model of examples/ as an opened bundle, exported once per run of the tests."""
     made = {}

@@ -12,26 +12,17 @@ import pytest
 from hostile import mutate
 from test_chat import SYSTEM_LAST, spec  # noqa: F401 - a fixture
 from test_chat_sessions import LINES, talker  # noqa: F401 - a fixture
-from test_runtime_program import SANITIZED, compile_program
 
 from edgepos.errors import EdgePosError, FormatError
-from edgepos.resources import c_runtime_dir
 
 RULES = {"temperature": 0.8, "top_p": 0.95, "seed": 5, "repetition_penalty": 1.2}
 OPTIONS = [part for name, value in RULES.items() for part in (f"--{name.replace('_', '-')}", value)]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    path = tmp_path_factory.mktemp("program") / "edgepos-run"
-    compile_program(c_runtime_dir() / "cli/edgepos_run.c", path, SANITIZED)
-    return path
-
-
 @pytest.fixture(params=["c", "python"])
-def call(request, program, talker):  # noqa: F811
+def call(request, sanitized_edgepos_run, talker):  # noqa: F811
     """Either program on the model that talks; returns (exit status, output, errors)."""
-    front = [program, talker().model_path] if request.param == "c" else [sys.executable, "-m", "edgepos", "run", talker().path]
+    front = [sanitized_edgepos_run, talker().model_path] if request.param == "c" else [sys.executable, "-m", "edgepos", "run", talker().path]
 
     def run(*options, lines=()):
         text = b"".join(line + b"\n" for line in lines)
@@ -42,11 +33,11 @@ def call(request, program, talker):  # noqa: F811
 
 
 @pytest.mark.parametrize("kv", ["kv16", "kv8"])
-def test_a_saved_prompt_is_the_session_of_every_engine(program, bundle, kv, tmp_path):
+def test_a_saved_prompt_is_the_session_of_every_engine(sanitized_edgepos_run, bundle, kv, tmp_path):
     opened, file = bundle("tiny-rope", kv), tmp_path / "state"
     ids = opened.tokenizer.encode("Once upon a time")
     for context in ([], ["--context", "100"]):
-        subprocess.run([program, opened.model_path, "-p", "Once upon a time", "-n", "0", "--save", file, *context], check=True, timeout=300)
+        subprocess.run([sanitized_edgepos_run, opened.model_path, "-p", "Once upon a time", "-n", "0", "--save", file, *context], check=True, timeout=300)
         for engine in ("c", "golden"):
             session = opened.session(engine=engine)
             session.eval(ids)
@@ -84,13 +75,13 @@ def test_a_conversation_goes_on_where_it_was_saved(call, talker, context, tmp_pa
     def said(lines) -> str:
         return "".join("".join(chat.send(line.decode("utf-8", "surrogateescape"))) + "\n" for line in lines)
 
-    for first, rest in ((TALK[:2], TALK[2:]), (TALK[2:], [])):
+    for lines in (TALK[:2], TALK[2:]):
         before = ["--restore", file] if file.exists() else ["--system", "Be kind."]
-        expected = said(first)
-        code, output, errors = call(*options, *before, "--save", file, lines=first)
+        expected = said(lines)
+        code, output, errors = call(*options, *before, "--save", file, lines=lines)
         assert (code, output.decode()) == (0, expected), errors
         assert file.read_bytes() == chat.save()
-    assert rest == [] and (chat.dropped > 0) == (context == 96) and len(list(tmp_path.iterdir())) == 1
+    assert (chat.dropped > 0) == (context == 96) and len(list(tmp_path.iterdir())) == 1
     other = talker().chat(context=context, engine="golden")
     other.restore(file.read_bytes())
     assert (other.messages, other.dropped, other.save()) == (chat.messages, chat.dropped, chat.save())
@@ -107,7 +98,7 @@ def test_answers_that_are_not_utf8_are_kept_as_they_are(call, talker, tmp_path):
     assert file.read_bytes() == chat.save()
 
 
-def test_changed_conversations_are_taken_or_refused_alike(program, talker, tmp_path):  # noqa: F811
+def test_changed_conversations_are_taken_or_refused_alike(sanitized_edgepos_run, talker, tmp_path):  # noqa: F811
     chat, file = talker().chat("Be kind.", max_new_tokens=8, context=128), tmp_path / "talk"
     list(chat.send("Tell me a story"))
     state, taken = chat.save(), 0
@@ -123,13 +114,13 @@ def test_changed_conversations_are_taken_or_refused_alike(program, talker, tmp_p
             expected = 1
         else:
             taken, expected = taken + 1, 0
-        done = subprocess.run([program, talker().model_path, "--chat", "--context", "128", "--restore", file], input=b"", capture_output=True, timeout=60)
+        done = subprocess.run([sanitized_edgepos_run, talker().model_path, "--chat", "--context", "128", "--restore", file], input=b"", capture_output=True, timeout=60)
         assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (expected, b"", expected), (seed, done.stderr)
     assert 4 < taken < 100
 
 
 @pytest.mark.parametrize("kv", ["kv16", "kv8"])
-def test_changed_sessions_are_taken_or_refused_alike(program, bundle, kv, tmp_path):
+def test_changed_sessions_are_taken_or_refused_alike(sanitized_edgepos_run, bundle, kv, tmp_path):
     opened, file = bundle("tiny-rope", kv), tmp_path / "state"
     session = opened.session(context=40)
     session.eval(opened.tokenizer.encode("Once upon a time"))
@@ -147,7 +138,7 @@ def test_changed_sessions_are_taken_or_refused_alike(program, bundle, kv, tmp_pa
             except FormatError:
                 verdicts.add(1)
                 assert one.length == 0
-        done = subprocess.run([program, opened.model_path, "-p", "a", "-n", "0", "--context", "40", "--restore", file], capture_output=True, timeout=60)
+        done = subprocess.run([sanitized_edgepos_run, opened.model_path, "-p", "a", "-n", "0", "--context", "40", "--restore", file], capture_output=True, timeout=60)
         taken += verdicts == {0}
         assert verdicts == {done.returncode}, (seed, done.stderr)
     assert 2 < taken < 60
@@ -171,11 +162,11 @@ def test_places_that_no_file_can_take(call, tmp_path):
         assert code in (1, 2) and said in errors and errors.count("\n") == 1 and output == b"", (place, errors)
 
 
-def test_a_form_without_a_place_for_the_system(program, talker):  # noqa: F811
+def test_a_form_without_a_place_for_the_system(sanitized_edgepos_run, talker):  # noqa: F811
     """Python renders by Jinja what the form has not; the program says what to do. Without it both give the same."""
     with pytest.warns(UserWarning, match="no place of their own"):
         model = talker(SYSTEM_LAST.replace("bos_token", "'<|endoftext|>'").replace("eos_token", "'<|endoftext|>'"))
-    command, lines = [program, model.model_path, "--chat", "-n", "6"], b"Hello\nAgain\n"
+    command, lines = [sanitized_edgepos_run, model.model_path, "--chat", "-n", "6"], b"Hello\nAgain\n"
     alone = subprocess.run(command, input=lines, capture_output=True, timeout=120)
     chat = model.chat(max_new_tokens=6)
     assert alone.stdout.decode() == "".join("".join(chat.send(text)) + "\n" for text in ("Hello", "Again"))

@@ -10,13 +10,12 @@ import sys
 
 import pytest
 from test_chat import SMOLLM2, spec, template  # noqa: F401 - a fixture
-from test_runtime_program import compile_program
 
 import edgepos
 from edgepos.chat.form import derive
 from edgepos.compiler.chat_tensors import end_of_answer
 from edgepos.errors import ContextError, EdgePosError, FormatError, UnsupportedError
-from edgepos.resources import c_runtime_dir, tiny_model_dir
+from edgepos.resources import tiny_model_dir
 from edgepos.runtime.generate import Generation
 from edgepos.sampling import Rng
 
@@ -68,15 +67,8 @@ def test_turns_evaluate_only_what_is_new_and_change_nothing(talker, rules):
     assert evaluated[0] < len(ids) / 2
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    path = tmp_path_factory.mktemp("program") / "edgepos-run"
-    compile_program(c_runtime_dir() / "cli/edgepos_run.c", path)
-    return path
-
-
 @pytest.mark.parametrize("rules", RULES)
-def test_the_program_in_c_talks_like_python(talker, program, rules):
+def test_the_program_in_c_talks_like_python(talker, edgepos_run, rules):
     options = ["--chat", "--system", "Be kind."]
     for key, value in {"temperature": 0.0, **rules}.items():
         for one in value if isinstance(value, list) else [value]:
@@ -85,7 +77,7 @@ def test_the_program_in_c_talks_like_python(talker, program, rules):
     for context in (512, 96):
         place = [*options, "-n", "20", "--context", str(context)]
         ours = subprocess.run([sys.executable, "-m", "edgepos", "run", talker().path, *place], input=text, capture_output=True, timeout=120)
-        theirs = subprocess.run([program, talker().model_path, *place], input=text, capture_output=True, timeout=120)
+        theirs = subprocess.run([edgepos_run, talker().model_path, *place], input=text, capture_output=True, timeout=120)
         assert ours.returncode == theirs.returncode == 0, (ours.stderr, theirs.stderr)
         assert ours.stdout == theirs.stdout and len(ours.stdout) > 60
         assert (b"left out" in ours.stderr) == (b"left out" in theirs.stderr) == (context == 96)

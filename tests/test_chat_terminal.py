@@ -13,7 +13,6 @@ import time
 
 import pytest
 from test_chat import spec  # noqa: F401 - a fixture
-from test_chat_saved import program  # noqa: F401 - a fixture: compiled slowly, so that there is time to interrupt it
 from test_chat_sessions import talker  # noqa: F401 - a fixture
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
@@ -67,9 +66,10 @@ class Terminal:
 @pytest.fixture(params=["python", "c"])
 def start(request, talker):  # noqa: F811
     """The command that opens the conversation in each language."""
-    if request.param == "python":  # slow enough that there is time to interrupt it
+    # Both are slow enough that there is time to interrupt them.
+    if request.param == "python":
         return [sys.executable, "-m", "edgepos", "run", talker().path, "--chat", "--engine", "golden", "-n", TOKENS]
-    return [request.getfixturevalue("program"), talker().model_path, "--chat", "-n", TOKENS]
+    return [request.getfixturevalue("sanitized_edgepos_run"), talker().model_path, "--chat", "-n", TOKENS]
 
 
 def test_ctrl_d_ends_the_conversation(start):

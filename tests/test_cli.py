@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from test_runtime_program import compile_program
 
-from edgepos.resources import c_runtime_dir, tiny_model_dir
+from edgepos.resources import tiny_model_dir
 
 
 def edgepos(*arguments, expect: int = 0) -> subprocess.CompletedProcess:
@@ -137,12 +136,11 @@ def test_export_replaces_only_with_force(tiny):
     assert [p.name for p in tiny.parent.iterdir()] == [tiny.name]
 
 
-def test_perplexity_is_that_of_the_report_in_both_languages(tiny, tmp_path):
+def test_perplexity_is_that_of_the_report_in_both_languages(tiny, edgepos_run, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("Once upon a time, there was a little girl who liked to sing. \u00e9 " * 60, "utf-8")
     report = json.loads(edgepos("report", tiny, "--source", tiny_model_dir("tiny-rope"), "--text", text, "--json").stdout)["accuracy"]
-    compile_program(c_runtime_dir() / "cli/edgepos_run.c", tmp_path / "edgepos-run")
-    c = subprocess.run([tmp_path / "edgepos-run", tiny / "model.gguf", "--perplexity", text], capture_output=True, text=True, check=True).stdout
+    c = subprocess.run([edgepos_run, tiny / "model.gguf", "--perplexity", text], capture_output=True, text=True, check=True).stdout
     for line in (c, edgepos("perplexity", tiny, text).stdout):
         said, value, nats, tokens = re.fullmatch(r"(.*): perplexity ([\d.]+), ([\d.]+) nats per token, (\d+) tokens\n", line).groups()
         assert said == str(text) and int(tokens) == report["tokens"] > 600

@@ -10,7 +10,6 @@ import pytest
 from boards import require
 from encoder_models import add_sentence_layout, make  # skips where PyTorch is missing
 from test_cli import edgepos
-from test_runtime_program import compile_program
 
 from edgepos import targets
 from edgepos.bundle import Bundle
@@ -18,7 +17,6 @@ from edgepos.compiler import export_bundle
 from edgepos.embedding import cosines
 from edgepos.fixedpoint import fnv1a64
 from edgepos.report.embedding import figures, sentences, spearman
-from edgepos.resources import c_runtime_dir
 
 LONG = "the cat sat on the mat " * 20
 TEXTS = ["the cat sat", "the dog didn't; it's 2024", LONG, "mat"]
@@ -38,13 +36,11 @@ def bundle(source, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(edgepos_run):
     """Call edgepos-run; returns (exit status, standard output, standard error)."""
-    program = tmp_path_factory.mktemp("program") / "edgepos-run"
-    compile_program(c_runtime_dir() / "cli/edgepos_run.c", program)
 
     def call(*arguments, given=""):
-        done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, input=given, timeout=120)
+        done = subprocess.run([edgepos_run, *map(str, arguments)], capture_output=True, text=True, input=given, timeout=120)
         return done.returncode, done.stdout, done.stderr
 
     return call

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from boards import require
 from hostile import mutate
-from test_chat_saved import program  # noqa: F401 - a fixture: compiled with sanitizers
 from test_cli import edgepos
 from test_runtime_embed import run  # noqa: F401 - a fixture
 from tower_models import make, save_image_model  # skips where PyTorch is missing
@@ -112,13 +111,13 @@ BAD = {
 
 
 @pytest.fixture
-def read_by_both(bundle, program, tmp_path):  # noqa: F811
+def read_by_both(bundle, sanitized_edgepos_run, tmp_path):
     """Whether edgepos-run, compiled with sanitizers, and Python take an image of these bytes. What is not taken is an error of one line."""
     file, session = tmp_path / "image", bundle.session()
 
     def read(data: bytes) -> tuple[bool, bool]:
         file.write_bytes(data)
-        done = subprocess.run([program, bundle.model_path, "--image", file], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([sanitized_edgepos_run, bundle.model_path, "--image", file], capture_output=True, text=True, timeout=120, check=False)
         taken = done.returncode == 0
         assert taken or (done.returncode == 1 and not done.stdout and done.stderr.count("\n") == 1 and done.stderr.startswith("edgepos-run: ")), done.stderr
         try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from fractions import Fraction
 from math import floor
 
 import numpy as np
 import pytest
+from c_program import compile_program
 from random_programs import Shape, random_program
 from tokenizer_images import image, tokenizer_program
 
@@ -24,28 +24,12 @@ from edgepos.runtime.tokenizer import Tokenizer
 CONTEXT = 40
 
 
-SANITIZED = ("-O0", "-DEDGEPOS_GENERIC_ONLY", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-
-
-def compile_program(main, program, flags=("-O1",)) -> None:
-    """Compile and link ``main`` with the runtime and the pool."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    assert compiler, "a C compiler is needed to build edgepos-run"
-    runtime = c_runtime_dir()
-    rest = [file for file in runtime.glob("cli/*.c") if file.name != "edgepos_run.c"]
-    sources = [main, *rest, *runtime.glob("src/*.c"), *runtime.glob("src/kernels/*.c"), runtime / "ports/threads_pthread.c"]
-    folders = ["-I", runtime / "include", "-I", runtime / "ports", "-I", runtime / "cli"]
-    subprocess.run([compiler, "-std=c11", *flags, *folders, "-o", program, *sources, "-pthread"], check=True)
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(edgepos_run):
     """Call the program; returns (exit status, standard output as bytes, standard error)."""
-    program = tmp_path_factory.mktemp("program") / "edgepos-run"
-    compile_program(c_runtime_dir() / "cli/edgepos_run.c", program)
 
     def call(*arguments, stdout=subprocess.PIPE):
-        done = subprocess.run([program, *map(str, arguments)], stdout=stdout, stderr=subprocess.PIPE, timeout=120)
+        done = subprocess.run([edgepos_run, *map(str, arguments)], stdout=stdout, stderr=subprocess.PIPE, timeout=120)
         return done.returncode, done.stdout, done.stderr.decode()
 
     return call
@@ -193,7 +177,7 @@ def test_decimals_are_rounded_exactly(tmp_path):
     source = (c_runtime_dir() / "cli/edgepos_run.c").read_text("utf-8").replace("int main(", "int program(")
     loop = 'for (int i = 1; i < argc; i++) printf("%u ", (unsigned)parse_q16("x", argv[i], UINT32_MAX));'
     (tmp_path / "q16.c").write_text(source + "\nint main(int argc, char **argv) { " + loop + " }\n")
-    compile_program(tmp_path / "q16.c", tmp_path / "q16")
+    compile_program(tmp_path / "q16", main=tmp_path / "q16.c")
     shown = subprocess.run([tmp_path / "q16", *DECIMALS], capture_output=True, check=True).stdout.split()
     exact = [Fraction("0" + text + "0" if "." in text else text) for text in DECIMALS]
     assert list(map(int, shown)) == [floor(x * 65536 + Fraction(1, 2)) for x in exact]
