@@ -9,12 +9,12 @@ from .errors import FormatError
 MOST_BYTES = 1 << 28
 
 
-def read_bounded(file: Path, name: str = "", most: int | None = None) -> bytes:
-    """The bytes of a file that messages call `name`. Raises FormatError when there are more than `most` (None: MOST_BYTES), OSError when it
-    cannot be read."""
+def read_bounded(file: Path, name: str = "", most: int | None = None, advice: str = "give a part of it") -> bytes:
+    """The bytes of a file that messages call `name`. Raises FormatError with `advice` when there are more than `most` (None: MOST_BYTES),
+    OSError when it cannot be read."""
     most = MOST_BYTES if most is None else most
     with open(file, "rb") as stream:
         data = stream.read(most + 1)
     if len(data) > most:
-        raise FormatError(f"{name or file}: more than {most} bytes; give a part of it")
+        raise FormatError(f"{name or file}: more than {most} bytes; {advice}")
     return data

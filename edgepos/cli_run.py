@@ -14,6 +14,7 @@ from .cli_common import BundleArgument, Engine, EngineOption, ThreadsOption, err
 from .errors import EdgePosError
 from .whole_file import check_place, whole_file
 
+MOST_TEXTS = 64_000_000  # bytes of a conversation's messages, as of edgepos-run
 ContextOption = Annotated[Optional[int], typer.Option(help="Tokens the session can hold.")]
 
 
@@ -53,7 +54,7 @@ def run(
     opened = open_bundle(bundle)
     if save is not None:
         check_place(save)
-    state = None if restore is None else _read_state(restore, chat)
+    state = None if restore is None else _read_state(restore, chat, opened.image.arena_size(context))
     place = {"context": context, "threads": threads, "engine": engine.value}
     choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty, "penalty_last": penalty_last}
     rules = {"max_new_tokens": max_new_tokens, "stop": stop or (), "eos": not no_eos, "seed": seed, **choice}
@@ -81,12 +82,14 @@ def run(
         _write_state(save, session.save(), session)
 
 
-def _read_state(file: Path, chat: bool) -> bytes:
+def _read_state(file: Path, chat: bool, arena: int) -> bytes:
+    """What --save wrote: no more than a session of `arena` bytes of memory holds, and texts."""
+    from .bounded_file import read_bounded
     from .chat.session import MAGIC
 
     if not file.is_file():
         raise EdgePosError(f"--restore {file}: no such file; name one that --save wrote")
-    state = file.read_bytes()
+    state = read_bounded(file, f"--restore {file}", arena + MOST_TEXTS, "name one that --save wrote")
     if state.startswith(MAGIC) != chat:
         raise EdgePosError(f"--restore {file}: " + ("no conversation; go on with a text by -p, without --chat" if chat else "a conversation; go on with it by --chat"))
     return state

@@ -154,8 +154,10 @@ def test_places_that_no_file_can_take(call, tmp_path):
     assert stat.S_ISFIFO(fifo.stat().st_mode) and len(list(tmp_path.iterdir())) == 2
     (tmp_path / "small").write_bytes(b"EP")
     (tmp_path / "talk").write_bytes(b"EPCH" + bytes(60))
+    (tmp_path / "huge").write_bytes(b"EPST")
+    os.truncate(tmp_path / "huge", 1 << 28)
     for place, options, said in (
-        ("absent", ["-p", "x"], "absent"), ("folder", ["-p", "x"], "folder"), ("small", ["-p", "x"], "saved"), ("talk", ["-p", "x"], "--chat"), ("small", ["--chat"], "--restore"),
+        ("absent", ["-p", "x"], "absent"), ("folder", ["-p", "x"], "folder"), ("small", ["-p", "x"], "saved"), ("huge", ["-p", "x"], "huge: more "), ("talk", ["-p", "x"], "--chat"), ("small", ["--chat"], "--restore"),
         ("talk", ["--chat", "--system", "x"], "--system"),
     ):  # fmt: skip
         code, output, errors = call(*options, "--restore", tmp_path / place)
