@@ -50,11 +50,6 @@ def by_length(length: int, long_factor: float = 1.2):
     return decoder(attend=lambda g, x: plain_attention(g, x, turn))
 
 
-def spec_of_both(length: int, factor: float = 1.2) -> Rope:
-    scaling = {"rope_type": "longrope", "short_factor": SHORT.tolist(), "long_factor": LONG.tolist()}
-    return Rope(HEAD_DIM, scaling=scaling | {"original_max_position_embeddings": length, "attention_factor": factor})
-
-
 @pytest.mark.parametrize("long_factor", [1.2, 1.5])
 def test_frequencies_that_change_at_a_length_are_longrope(long_factor, tmp_path):
     """A bundle has the frequencies of its context; those of shorter texts are checked with the context up to that length."""
@@ -154,7 +149,7 @@ def test_tables_in_branches(tmp_path):
 # ---- branches
 
 
-def merged(condition=None) -> onnx.ModelProto:
+def merged() -> onnx.ModelProto:
     """A decoder in two forms as optimum merges them: weights outside, an If on use_cache_branch, the form with a cache first."""
     forms = []
     for cached in (True, False):
@@ -201,16 +196,11 @@ def merged(condition=None) -> onnx.ModelProto:
             result.CopyFrom(output)
             result.name = rename[output.name]
         branches[name] = helper.make_graph(nodes, name, [], results, inside)
-    flag = condition or "use_cache_branch"
-    node = helper.make_node("If", [flag], [o.name for o in outputs], name="optimum::if", **branches)
+    node = helper.make_node("If", ["use_cache_branch"], [o.name for o in outputs], name="optimum::if", **branches)
     inputs = [forms[0].input[0], helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1])]
     inputs += [helper.make_tensor_value_info(f"past_key_values.0.{w}", TensorProto.FLOAT, ["batch", HEADS, "past", HEAD_DIM]) for w in ("key", "value")]
     graph = helper.make_graph([node], "merged", inputs, outputs, list(weights.values()))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-
-
-def plain() -> onnx.ModelProto:
-    return decoder(attend=lambda g, x: plain_attention(g, x))
 
 
 def test_a_merged_decoder_is_its_branch_without_a_cache(tmp_path):
@@ -227,7 +217,7 @@ def test_a_merged_decoder_is_its_branch_without_a_cache(tmp_path):
 
 
 def branched(mlp_nodes=None, condition=None) -> onnx.ModelProto:
-    """A decoder with an If around the doubling of a tensor."""
+    """A decoder with an If between two functions of a tensor."""
 
     def mlp(g, x):
         bodies = {}

@@ -37,7 +37,7 @@ def run(*command, **options) -> str:
 
 
 @pytest.fixture(scope="module")
-def exported(bundle, tmp_path_factory):
+def exported(bundle):
     return edgepos.open(bundle("tiny-rope").path)
 
 
