@@ -102,9 +102,10 @@ class ImageGraph(EncoderGraph):
         self._inputs.clear()
         self.pixels = self._input("pixels", ir.DataType.UINT8, (1, *picture.shape))
 
-    def classes(self, labels: Sequence[str]) -> None:
-        """The output holds one logit per class, of these names."""
-        self._metadata["edgepos.classes"] = json.dumps(list(labels))
+    def classes(self, count: int, names: Sequence[str] | None) -> None:
+        """The output holds one logit per class; they are LABEL_0, LABEL_1 … where there are not as many ``names``."""
+        named = names is not None and len(names) == count
+        self._metadata["edgepos.classes"] = json.dumps(list(names) if named else [f"LABEL_{i}" for i in range(count)])
 
     def patches(self, weight: Weight, rows: Weight) -> ir.Value:
         """The patches times ``weight`` [d, bytes of a patch] plus ``rows`` [tokens, d] -> [1, tokens, d]; both as ``fold`` makes them."""

@@ -30,14 +30,14 @@ VIT_NAMES = TowerNames(
 BASE = (768, 3072, 12, 12)  # width, MLP width, layers and heads where a config does not say
 
 
-def _picture(config: Config, first: int, size: int, patch: int) -> Picture:
-    """Sizes of the image; image_size is a number or [height, width]."""
-    given = config.values.get("image_size", size)
+def _picture(config: Config, patch: int) -> Picture:
+    """Sizes of the image behind a class token; image_size is a number or [height, width], patch the side of patches where the config has none."""
+    given = config.values.get("image_size", 224)
     sides = given if isinstance(given, list) else [given, given]
     if len(sides) != 2:
         raise config.wrong("image_size", given, "a number, or [height, width]")
     height, width = (Config({"image_size": side}, config.origin).size("image_size") for side in sides)
-    return Picture(config.size("num_channels", default=3), height, width, config.size("patch_size", default=patch), first)
+    return Picture(config.size("num_channels", default=3), height, width, config.size("patch_size", default=patch), first=1)
 
 
 def _start(graph: ImageGraph, tensors: TensorSet, how: Preprocessing, dim: int, kernel: str, bias: bool, token: tuple[str, tuple[int, ...]], table: Weight) -> ir.Value:
@@ -67,7 +67,7 @@ class Vit:
         """
         tensors = tensors.without_prefix("vit.")
         shape = read_shape(config, BASE, "gelu", 1e-12, causal=False, tensors=tensors)
-        picture = _picture(config, 1, 224, 16)
+        picture = _picture(config, 16)
         how, file = read_preprocessing(folder, picture.channels)
         graph = ImageGraph(name=name, family=self.MODEL_TYPE, picture=picture)
         tower = Tower(graph, tensors, shape, VIT_NAMES)
@@ -80,7 +80,7 @@ class Vit:
             named = _class_names(config)
             count = config.size("num_labels", default=2) if named is None else len(named)
             x = tower.linear(x, "classifier", "classifier", count, output=OUTPUT)
-            graph.classes(named or [f"LABEL_{i}" for i in range(count)])  # behind the linear, whose tensor bounds the count
+            graph.classes(count, named)  # behind the linear, whose tensor bounds the count
         tensors.finish(ignore=lambda n: n.startswith("pooler.dense.") or n == "embeddings.mask_token")
         return graph.finish(x), (file,)
 
@@ -107,7 +107,7 @@ class ClipVision:
         """As of Vit."""
         tensors = tensors.without_prefix("vision_model.")
         shape = read_shape(config, BASE, "quick_gelu", 1e-5, causal=False, tensors=tensors)
-        picture = _picture(config, 1, 224, 32)
+        picture = _picture(config, 32)
         how, file = read_preprocessing(folder, picture.channels)
         graph = ImageGraph(name=name, family=self.MODEL_TYPE, picture=picture)
         tower = Tower(graph, tensors, shape, CLIP_NAMES)

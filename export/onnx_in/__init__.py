@@ -194,8 +194,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
         builder = ImageGraph(name=name, family=FAMILY, picture=frame.picture)
     else:
         builder = (EncoderGraph if encoder else GraphBuilder)(name=name, family=FAMILY, context=context)
-    writer = Writer(builder, sources, constants, context, inv_freqs, frame.fixed, encoder)
-    writer.preprocessing = frame.how if image else None
+    writer = Writer(builder, sources, constants, context, inv_freqs, frame.fixed, encoder, frame.how if image else None)
     reader = Reader(graph, constants, writer)
     if image:
         p = frame.picture
@@ -216,8 +215,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     if image:
         value, compared = _image_row(writer, result)
         if frame.labels is not None or frame.logits.name == "logits":
-            width = int(value.shape[1])
-            builder.classes(frame.labels if len(frame.labels or ()) == width else [f"LABEL_{i}" for i in range(width)])
+            builder.classes(int(value.shape[1]), frame.labels)
         return Found(builder.finish(value), writer.foreign, 1, compared, **facts)
     if frame.logits.name == "logits":
         raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")

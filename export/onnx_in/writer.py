@@ -46,13 +46,14 @@ class Writer:
     value a tensor became, `foreign` which value of the source holds the same numbers."""
 
     def __init__(
-        self, graph: GraphBuilder, sources: Sources, constants: Constants, context: int, inv_freqs: list[np.ndarray], fixed: int | None, encoder: bool
-    ):
+        self, graph: GraphBuilder, sources: Sources, constants: Constants, context: int, inv_freqs: list[np.ndarray], fixed: int | None, encoder: bool,
+        preprocessing: Preprocessing | None,
+    ):  # fmt: skip
         self.graph, self.sources, self.constants, self.context = graph, sources, constants, context
         self.inv_freqs = inv_freqs
         self.longest = 2**31 if fixed is None else fixed  # tokens the graph can be asked for
         self.encoder = encoder
-        self.preprocessing: Preprocessing | None = None  # of a graph that reads an image
+        self.preprocessing = preprocessing  # of a graph that reads an image
         self.at: ir.Node | None = None
         self.foreign: dict[ir.Value, ir.Value] = {}
         self.lengthy: dict[ir.Value, np.ndarray] = {}  # constants that differ by token, as they are at the length of reading
