@@ -177,7 +177,9 @@ def test_the_report_compares_rows_of_images(bundle, tmp_path, root):
     assert accuracy["images"] == 5 and abs(accuracy["cosine_mean"] - np.mean(own)) < 1e-12 and accuracy["cosine_min"] == pytest.approx(min(own))
     assert accuracy["same_class"] == np.mean(exact.argmax(axis=1) == ours.argmax(axis=1))
     assert [layer["op"] for layer in report["layers"]][:3] == ["PATCHES", "LINEAR", "EMBED"] and report["layers"][1]["own_sqnr_db"] > 40
-    assert "same first class" in (bundle.path / "report.html").read_text("utf-8")
+    shown = (bundle.path / "report.html").read_text("utf-8")
+    for words in ("same first class", "<dd>6 images, SHA-256 of their bytes", "<dt>images</dt><dd>five.npy, SHA-256", "gives one row for an image; it writes nothing"):
+        assert words in shown
     assert "logits of 7 classes" in edgepos("inspect", bundle.path).stdout
     np.save(tmp_path / "two.npy", pixels[:2])
     for arguments in ((), ("--image", tmp_path / "two.npy"), ("--text", tmp_path / "five.npy")):

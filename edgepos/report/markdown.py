@@ -93,7 +93,7 @@ def _layers(report: dict) -> list[str]:
     lines = [
         "## Operators in data-flow order",
         "",
-        "SQNR is the ratio of the float signal to its difference from the integers, summed over a window of the text.",
+        "SQNR is the ratio of the float signal to its difference from the integers, summed over a window of the text, or over an image.",
         "",
         "| operator | kind | SQNR dB | saturations |",
         "|---|---|---|---|",
