@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..embedding import cosines
 from ..export import CanonicalModel
 from ..golden_session import GoldenSession
 from ..program import Program
@@ -24,14 +25,13 @@ def _loss(canonical: CanonicalModel, program: Program, sample: list[int] | np.nd
         return f"plain 4-bit rounding costs accuracy, not measured here because the float model has {size / 1e9:.1f} GB (`edgepos report` measures it)"
     from ..float_session import FloatSession
 
-    if program.image is not None:
-        floats, integers = FloatSession(canonical.model), GoldenSession(program)
-        a, b = (np.float64(session.embed_image(sample[0])) for session in (floats, integers))
-        return f"cosine {a @ b / np.sqrt((a @ a) * (b @ b)):.4f} to the float row, on one calibration image"
-    floats, integers = FloatSession(canonical.model), GoldenSession(program, len(sample))
+    floats, integers = FloatSession(canonical.model), GoldenSession(program, None if program.image else len(sample))
+    if program.image:
+        rows = np.stack([session.embed_image(sample[0]) for session in (floats, integers)])
+        return f"cosine {cosines(rows)[0, 1]:.4f} to the float row, on one calibration image"
     if program.embedding:
-        a, b = np.float64(floats.embed(sample)), np.float64(integers.embed(sample))
-        return f"cosine {a @ b / np.sqrt((a @ a) * (b @ b)):.4f} to the float embedding, on {len(sample)} calibration tokens"
+        rows = np.stack([session.embed(sample) for session in (floats, integers)])
+        return f"cosine {cosines(rows)[0, 1]:.4f} to the float embedding, on {len(sample)} calibration tokens"
     p, q = floats.eval(sample), integers.eval(sample)
     kl = kl_divergence(log_softmax(p), log_softmax(q)).mean()
     same = (p.argmax(-1) == q.argmax(-1)).mean()
