@@ -39,7 +39,7 @@ def open_onnx(path: Path) -> ir.Model:
     if size > LARGEST_FILE:
         raise FormatError(f"{path.name}: {size} bytes; an ONNX file has at most {LARGEST_FILE}, weights beyond that are external data")
     try:
-        with _quiet():
+        with quiet("onnx_ir", logging.CRITICAL):  # its warnings of a damaged file; the errors say it in one line
             model = ir.load(path)
     except Exception as error:  # what protobuf and onnx_ir raise for a damaged file has no common class
         raise FormatError(f"{path.name}: not a valid ONNX file ({_line(error)}); export the model again") from None
@@ -209,11 +209,11 @@ def _check_order(graph: ir.Graph, origin: str, outside: set[ir.Value]) -> None:
 
 
 @contextlib.contextmanager
-def _quiet():
-    """Without the warnings of onnx_ir about a damaged file, whose errors say it in one line."""
-    logger = logging.getLogger("onnx_ir")
+def quiet(name: str, least: int) -> Iterator[None]:
+    """Without what a logger says below a level."""
+    logger = logging.getLogger(name)
     level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    logger.setLevel(least)
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 from edgepos.errors import UnsupportedError
 
 from ..canonical import CanonicalModel
+from .files import quiet
 
 NEEDED = "example_inputs is {}; give token ids, an int64 tensor [1, n] with n ≥ 2, or an image, a float tensor [1, channels, height, width], or a tuple or dict of the module's inputs with such a tensor"
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -120,12 +121,6 @@ def _reason(error: BaseException) -> str:
 @contextlib.contextmanager
 def _quiet():
     """Without the exporter's progress and warnings, which are not about the user's model."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
+    with quiet("torch.onnx", logging.ERROR), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
