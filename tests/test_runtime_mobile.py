@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from boards import require
+from test_cli import edgepos as edgepos_command
 
 import edgepos
 from edgepos.runtime.native import make_config
@@ -62,12 +63,6 @@ def facts(exported, mobile, root, tmp_path_factory) -> dict[str, str]:
     )  # fmt: skip
     assert "WARNING" not in printed
     return dict(line.split("\t", 1) for line in printed.splitlines())
-
-
-def edgepos_command(*arguments) -> None:
-    from test_cli import edgepos as command
-
-    command(*arguments)
 
 
 def written(exported, most: int, **how) -> str:
