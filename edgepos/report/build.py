@@ -88,12 +88,12 @@ def measure(
     report["peers"] = on_the_same_text([*(peers or []), *read_peers(MEASURED)], report["accuracy"], canonical.source_sha256.values())
     report["verdict"] = verdict(accuracy)
     tell("operators", 0, len(bundle.program.ops))
-    report["layers"], scores = trace_layers(bundle.program, canonical.model, cut[0] if bundle.image.image_shape else cut[0][:LAYER_WINDOW])
+    one, few = (cut[0], cut) if bundle.image.image_shape else (cut[0][:LAYER_WINDOW], first_tokens(cut, swap_tokens))
+    report["layers"], scores = trace_layers(bundle.program, canonical.model, one)
     report["attention"] = {**report.get("attention", {}), "scores": scores}
     report["changes"] = measure_changes(
-        bundle.program, canonical.model, cut if bundle.image.image_shape else first_tokens(cut, swap_tokens), report["layers"], reference=shared,
-        session=session, kept=canonical.grids or (), globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical),
-        progress=partial(tell, "matrices"),
+        bundle.program, canonical.model, few, report["layers"], reference=shared, session=session, kept=canonical.grids or (),
+        globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical), progress=partial(tell, "matrices"),
     )  # fmt: skip
     report["encodings"] = encoding_curves(canonical, context)
     report["provenance"] = provenance(bundle, command)
