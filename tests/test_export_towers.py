@@ -219,7 +219,7 @@ REFUSED = {
     "gaps": (Eyes(4, 8), "a convolution with a kernel .* that is no cut into patches"),
     "order": (Eyes(then=lambda x: x.flip(1)), "mixes or drops tokens"),
     "no attention": (Eyes(), "no Attention node"),
-    "twice": (Eyes(then=lambda x: torch.cat([x, x], dim=1)), "patches"),
+    "twice": (Eyes(then=lambda x: torch.cat([x, x], dim=1)), "patches that are joined with other results"),
 }
 
 
