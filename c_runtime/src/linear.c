@@ -2,7 +2,7 @@
 #include "fixed.h"
 #include "session.h"
 
-#define EP_HAS_IN8 EP_HAS_ANY(EP_FEATURE_IN8_W8 | EP_FEATURE_IN8_W8G32 | EP_FEATURE_IN8_W4G32)
+#define EP_HAS_IN8 EP_HAS_ANY(EP_FEATURES_IN8)
 #define EP_HAS_W4 EP_HAS_ANY(EP_FEATURE_W4G32 | EP_FEATURE_IN8_W4G32)
 
 /* w4g32 multiplies the minimum of a group by the sum of its activations, the same for every row. */

@@ -502,17 +502,17 @@ void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_AVX2)) return;
   table->name = "avx2";
   table->narrow16 = narrow16;
-  table->linear_w8 = linear_w8;
-  table->linear_w8g32 = linear_w8g32;
-  table->linear_w4g32 = linear_w4g32;
-  table->score_kv16 = score_kv16;
-  table->score_kv8 = score_kv8;
-  table->mix_kv16 = mix_kv16;
-  table->mix_kv8 = mix_kv8;
-  table->scale_kv16 = scale_kv16;
-  table->scale_kv8 = scale_kv8;
+  table->linear_w8 = EP_KERNEL(EP_FEATURE_W8, linear_w8);
+  table->linear_w8g32 = EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32);
+  table->linear_w4g32 = EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32);
+  table->score_kv16 = EP_KERNEL(EP_FEATURE_KV16, score_kv16);
+  table->score_kv8 = EP_KERNEL(EP_FEATURE_KV8, score_kv8);
+  table->mix_kv16 = EP_KERNEL(EP_FEATURE_KV16, mix_kv16);
+  table->mix_kv8 = EP_KERNEL(EP_FEATURE_KV8, mix_kv8);
+  table->scale_kv16 = EP_KERNEL(EP_FEATURE_KV16, scale_kv16);
+  table->scale_kv8 = EP_KERNEL(EP_FEATURE_KV8, scale_kv8);
   table->exponentials = exponentials;
-  table->align_kv16 = align_kv16;
+  table->align_kv16 = EP_KERNEL(EP_FEATURE_KV16, align_kv16);
   table->requant = requant;
   table->requant_rows = requant_rows;
 }

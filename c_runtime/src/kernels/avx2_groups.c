@@ -217,10 +217,10 @@ AVX2 static int32_t quant8g32(int8_t *q, int32_t *d, const int32_t *x, int32_t n
 
 void ep_avx2_groups(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_AVX2)) return;
-  table->quant8g32 = quant8g32;
-  table->linear8_w8 = linear8_w8;
-  table->linear8_w8g32 = linear8_w8g32;
-  table->linear8_w4g32 = linear8_w4g32;
+  table->quant8g32 = EP_KERNEL_ANY(EP_FEATURES_IN8, quant8g32);
+  table->linear8_w8 = EP_KERNEL(EP_FEATURE_IN8_W8, linear8_w8);
+  table->linear8_w8g32 = EP_KERNEL(EP_FEATURE_IN8_W8G32, linear8_w8g32);
+  table->linear8_w4g32 = EP_KERNEL(EP_FEATURE_IN8_W4G32, linear8_w4g32);
   size_t scratch = (PANEL * sizeof(group8) + 63) & ~(size_t)63;
   if (table->scratch < scratch) table->scratch = scratch;
 }

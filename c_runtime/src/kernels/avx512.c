@@ -70,8 +70,8 @@ AVX512 static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, c
 void ep_avx512_kernels(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_AVX2) || !(cpu & EP_CPU_AVX512)) return;
   table->name = "avx512";
-  table->scale_kv16 = scale_kv16;
-  table->scale_kv8 = scale_kv8;
+  table->scale_kv16 = EP_KERNEL(EP_FEATURE_KV16, scale_kv16);
+  table->scale_kv8 = EP_KERNEL(EP_FEATURE_KV8, scale_kv8);
   table->requant = requant;
   table->requant_rows = requant_rows;
   ep_avx512_linear(table);

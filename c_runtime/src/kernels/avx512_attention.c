@@ -182,10 +182,10 @@ AVX512 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
 }
 
 void ep_avx512_attention(ep_kernels *table) {
-  table->score_kv16 = score_kv16;
-  table->score_kv8 = score_kv8;
-  table->mix_kv16 = mix_kv16;
-  table->mix_kv8 = mix_kv8;
+  table->score_kv16 = EP_KERNEL(EP_FEATURE_KV16, score_kv16);
+  table->score_kv8 = EP_KERNEL(EP_FEATURE_KV8, score_kv8);
+  table->mix_kv16 = EP_KERNEL(EP_FEATURE_KV16, mix_kv16);
+  table->mix_kv8 = EP_KERNEL(EP_FEATURE_KV8, mix_kv8);
   table->exponentials = exponentials;
 }
 

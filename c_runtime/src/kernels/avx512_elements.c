@@ -101,7 +101,7 @@ void ep_avx512_elements(ep_kernels *table) {
   table->mul = mul;
   table->act = act;
   table->norm = norm;
-  table->turn = turn;
+  table->turn = EP_KERNEL(EP_FEATURE_ROPE_HALF, turn);
 }
 
 #endif

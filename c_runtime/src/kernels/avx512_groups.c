@@ -336,10 +336,10 @@ AVX512 static int32_t quant8g32(int8_t *q, int32_t *d, const int32_t *x, int32_t
 
 void ep_avx512_groups(ep_kernels *table) {
   size_t scratch = sizeof(panel) > sizeof(token) ? sizeof(panel) : sizeof(token);
-  table->quant8g32 = quant8g32;
-  table->linear8_w8 = linear8_w8;
-  table->linear8_w8g32 = linear8_w8g32;
-  table->linear8_w4g32 = linear8_w4g32;
+  table->quant8g32 = EP_KERNEL_ANY(EP_FEATURES_IN8, quant8g32);
+  table->linear8_w8 = EP_KERNEL(EP_FEATURE_IN8_W8, linear8_w8);
+  table->linear8_w8g32 = EP_KERNEL(EP_FEATURE_IN8_W8G32, linear8_w8g32);
+  table->linear8_w4g32 = EP_KERNEL(EP_FEATURE_IN8_W4G32, linear8_w4g32);
   if (table->scratch < scratch) table->scratch = scratch;
 }
 

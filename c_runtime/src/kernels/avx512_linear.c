@@ -441,9 +441,9 @@ AVX512 static void linear_w8g32(int64_t *acc, const ep_tile *tile) { linear(acc,
 AVX512 static void linear_w4g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W4G32); }
 
 void ep_avx512_linear(ep_kernels *table) {
-  table->linear_w8 = linear_w8;
-  table->linear_w8g32 = linear_w8g32;
-  table->linear_w4g32 = linear_w4g32;
+  table->linear_w8 = EP_KERNEL(EP_FEATURE_W8, linear_w8);
+  table->linear_w8g32 = EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32);
+  table->linear_w4g32 = EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32);
   table->scratch = sizeof(panel) > sizeof(token) ? sizeof(panel) : sizeof(token);
 }
 

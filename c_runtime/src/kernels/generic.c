@@ -232,7 +232,7 @@ void ep_generic_kernels(ep_kernels *table) {
                         .linear_w8 = EP_REPLACED(EP_KERNEL(EP_FEATURE_W8, linear_w8)),
                         .linear_w8g32 = EP_REPLACED(EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32)),
                         .linear_w4g32 = EP_REPLACED(EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32)),
-                        .quant8g32 = EP_KERNEL_ANY(EP_FEATURE_IN8_W8 | EP_FEATURE_IN8_W8G32 | EP_FEATURE_IN8_W4G32, ep_quant8g32),
+                        .quant8g32 = EP_KERNEL_ANY(EP_FEATURES_IN8, ep_quant8g32),
                         .linear8_w8 = EP_KERNEL(EP_FEATURE_IN8_W8, linear8_w8g32), /* without scales these are 1 */
                         .linear8_w8g32 = EP_KERNEL(EP_FEATURE_IN8_W8G32, linear8_w8g32),
                         .linear8_w4g32 = EP_KERNEL(EP_FEATURE_IN8_W4G32, linear8_w4g32),

@@ -160,13 +160,13 @@ NEON static void align_kv16(int32_t *p, const uint8_t *s, int32_t most, int32_t 
 }
 
 void ep_neon_attention(ep_kernels *table) {
-  table->score_kv16 = score_kv16;
-  table->score_kv8 = score_kv8;
-  table->mix_kv16 = mix_kv16;
-  table->mix_kv8 = mix_kv8;
-  table->scale_kv16 = scale_kv16;
+  table->score_kv16 = EP_KERNEL(EP_FEATURE_KV16, score_kv16);
+  table->score_kv8 = EP_KERNEL(EP_FEATURE_KV8, score_kv8);
+  table->mix_kv16 = EP_KERNEL(EP_FEATURE_KV16, mix_kv16);
+  table->mix_kv8 = EP_KERNEL(EP_FEATURE_KV8, mix_kv8);
+  table->scale_kv16 = EP_KERNEL(EP_FEATURE_KV16, scale_kv16);
   table->exponentials = exponentials;
-  table->align_kv16 = align_kv16;
+  table->align_kv16 = EP_KERNEL(EP_FEATURE_KV16, align_kv16);
 }
 
 #else

@@ -31,9 +31,9 @@ LINEAR(w4g32, W4G32)
 static void set_linear(ep_kernels *table) {
   table->scratch = sizeof(panel);
   table->arrange = arrange;
-  table->linear_w8 = linear_w8;
-  table->linear_w8g32 = linear_w8g32;
-  table->linear_w4g32 = linear_w4g32;
+  table->linear_w8 = EP_KERNEL(EP_FEATURE_W8, linear_w8);
+  table->linear_w8g32 = EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32);
+  table->linear_w4g32 = EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32);
 }
 
 #endif

@@ -187,9 +187,9 @@ DOTPROD static void linear8_w4g32(int64_t *acc, const ep_tile *tile) { linear(ac
 
 void ep_neon_dot8(ep_kernels *table) {
   if (table->scratch < sizeof(panel)) table->scratch = sizeof(panel);
-  table->linear8_w8 = linear8_w8;
-  table->linear8_w8g32 = linear8_w8g32;
-  table->linear8_w4g32 = linear8_w4g32;
+  table->linear8_w8 = EP_KERNEL(EP_FEATURE_IN8_W8, linear8_w8);
+  table->linear8_w8g32 = EP_KERNEL(EP_FEATURE_IN8_W8G32, linear8_w8g32);
+  table->linear8_w4g32 = EP_KERNEL(EP_FEATURE_IN8_W4G32, linear8_w4g32);
 }
 
 #else

@@ -254,13 +254,13 @@ NEON static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t
 
 void ep_neon_elements(ep_kernels *table) {
   table->narrow16 = narrow16;
-  table->quant8g32 = quant8g32;
+  table->quant8g32 = EP_KERNEL_ANY(EP_FEATURES_IN8, quant8g32);
   table->requant = requant;
   table->requant_rows = requant_rows;
   table->add = add;
   table->mul = mul;
   table->act = act;
-  table->turn = turn;
+  table->turn = EP_KERNEL(EP_FEATURE_ROPE_HALF, turn);
   table->norm = norm;
 }
 

@@ -93,9 +93,9 @@ NEON static void linear_w4g32(int64_t *acc, const ep_tile *tile) { linear(acc, t
 
 void ep_neon_linear(ep_kernels *table) {
   table->scratch = sizeof(panel);
-  table->linear_w8 = linear_w8;
-  table->linear_w8g32 = linear_w8g32;
-  table->linear_w4g32 = linear_w4g32;
+  table->linear_w8 = EP_KERNEL(EP_FEATURE_W8, linear_w8);
+  table->linear_w8g32 = EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32);
+  table->linear_w4g32 = EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32);
 }
 
 #else
