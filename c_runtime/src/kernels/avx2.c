@@ -1,13 +1,11 @@
-/* x86-64 with AVX2. Only the functions here are compiled for it, so the program still starts on the oldest x86-64.
+/* x86-64 with AVX2.
  *
  * One token is read row by row: the rows lie one behind the other in memory and are read once. For more tokens a group of
  * eight rows is turned so that a vector holds a pair of columns of every row; it then serves all tokens of the tile, and
  * nothing has to be added across a vector. */
-#include "edgepos.h"
-#include "kernels.h"
+#include "avx2.h"
 
-#if defined(__GNUC__) && defined(__x86_64__) && defined(__SSE2__) && !defined(EDGEPOS_GENERIC_ONLY)
-#include <immintrin.h>
+#ifdef EP_HAS_AVX2
 #if __STDC_HOSTED__
 #include <string.h>
 #else
@@ -15,35 +13,12 @@ void *memset(void *to, int value, size_t n);
 #endif
 
 #include "../constants.h"
-#include "../fixed.h"
-
-#define AVX2 __attribute__((target("avx2")))
-#define INLINE static inline __attribute__((always_inline, target("avx2")))
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
 
 /* The compiler shall reach four tokens from one address instead of keeping sixteen in registers. */
 #define KEEP(p) __asm__("" : "+r"(p))
 
-enum { W8, W8G32, W4G32 };
-enum { AHEAD = 4096 }; /* bytes of weights that are asked for before they are needed; the next row follows */
-
-INLINE __m256i load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
-INLINE void store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
-INLINE __m256i widen(const int8_t *w) { return _mm256_cvtepi8_epi16(load128(w)); }
-INLINE __m256i odd(__m256i v) { return _mm256_srli_epi64(v, 32); } /* odd dwords to where mul_epi32 reads */
-
 INLINE __m128i low_dwords(__m256i v) { /* of each 64 bits */
   return _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(v, _mm256_set_epi32(6, 4, 2, 0, 6, 4, 2, 0)));
-}
-
-INLINE int64_t add_across64(__m256i v) {
-  __m128i s = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  return _mm_cvtsi128_si64(s) + _mm_extract_epi64(s, 1);
 }
 
 INLINE int32_t add_across32(__m256i v) {
@@ -59,19 +34,13 @@ INLINE __m256i add_widened(__m256i acc, __m256i v) {
 
 /* ---- LINEAR, one row and one token ------------------------------------------------------------------------------ */
 
-/* 32 codes of four bits as bytes, in the order of columns. */
-INLINE __m256i codes(const int8_t *w) {
-  __m256i v = _mm256_cvtepu8_epi16(load128(w));
-  return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
-}
-
 /* The 32 products of a group as eight sums of four, each below 2^24. */
 INLINE __m256i group_w8(const int8_t *w, const int16_t *x) {
   return _mm256_add_epi32(_mm256_madd_epi16(widen(w), load(x)), _mm256_madd_epi16(widen(w + 16), load(x + 16)));
 }
 
 INLINE __m256i group_w4(const int8_t *w, const int16_t *x) {
-  __m256i c = codes(w);
+  __m256i c = row32(w, W4G32);
   __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(c)), high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(c, 1));
   return _mm256_add_epi32(_mm256_madd_epi16(low, load(x)), _mm256_madd_epi16(high, load(x + 16)));
 }
@@ -158,8 +127,6 @@ typedef struct group8 {
   int8_t panel[256];
   __m256i g[2], u[2];
 } group8;
-
-INLINE __m256i row32(const int8_t *w, int form) { return form == W4G32 ? codes(w) : load(w); }
 
 /* Rows a, a + 4 and b, b + 4 as 64-bit pieces of pairs of columns: two each in lo[0], lo[1] (pairs 0 to 3) and hi (4 to 7). */
 INLINE void weave(__m256i piece[4], const int8_t *w, size_t stride, size_t a, size_t b, int form) {

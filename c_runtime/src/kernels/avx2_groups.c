@@ -1,35 +1,9 @@
 /* LINEAR with inputs in groups (a8g32) with AVX2. vpmaddubsw multiplies unsigned bytes by signed ones: |w| by x with the sign of w, or
  * codes of four bits by x. Two products of w8 just fit its 16 bits (2 * 128 * 127), sixteen of w4g32 do. */
-#include "edgepos.h"
-#include "kernels.h"
+#include "avx2.h"
 
-#if defined(__GNUC__) && defined(__x86_64__) && defined(__SSE2__) && !defined(EDGEPOS_GENERIC_ONLY)
-#include <immintrin.h>
-
-#include "../fixed.h"
-
-#define AVX2 __attribute__((target("avx2")))
-#define INLINE static inline __attribute__((always_inline, target("avx2")))
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-
-enum { W8, W8G32, W4G32 };
-enum { AHEAD = 4096 }; /* bytes of weights that are asked for before they are needed */
-
-INLINE __m256i load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-INLINE void store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
-INLINE __m256i odd(__m256i v) { return _mm256_srli_epi64(v, 32); } /* odd dwords to where mul_epi32 reads */
+#ifdef EP_HAS_AVX2
 INLINE __m256i add_words(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
-
-/* A group of a row as bytes, in the order of columns. */
-INLINE __m256i row32(const int8_t *w, int form) {
-  if (form != W4G32) return load(w);
-  __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)w)); /* two codes in each 16 bits */
-  return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
-}
 
 /* ---- one row and one token -------------------------------------------------------------------------------------- */
 
@@ -49,8 +23,7 @@ INLINE int64_t row(const int8_t *w, const int16_t *g, const int8_t *x, const int
     }
     acc = _mm256_add_epi64(acc, _mm256_mul_epi32(_mm256_add_epi32(s, odd(s)), _mm256_set1_epi32(factor)));
   }
-  __m128i both = _mm_add_epi64(_mm256_castsi256_si128(acc), _mm256_extracti128_si256(acc, 1));
-  return _mm_cvtsi128_si64(both) + _mm_extract_epi64(both, 1) + rest;
+  return add_across64(acc) + rest;
 }
 
 /* ---- eight rows and several tokens ------------------------------------------------------------------------------ */

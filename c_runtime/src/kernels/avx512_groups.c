@@ -3,13 +3,9 @@
  *
  * One token is read row by row as in avx512_linear.c. For more tokens, sixteen rows are turned into a panel in which a vector holds
  * four columns of every row, and the sums of eight tokens stay in registers over all groups of the panel. */
-#include "avx512.h"
+#include "avx512_linear.h"
 
 #ifdef EP_HAS_AVX512
-
-enum { W8, W8G32, W4G32 };
-enum { STRIPE = 4096 }; /* columns at a time: their group products add up to less than 2^7 * 2^42, so 52 bits hold them */
-enum { AHEAD = 8192 };  /* bytes of weights that are asked for before they are needed, into L2 */
 
 /* ---- one token -------------------------------------------------------------------------------------------------- */
 
@@ -41,11 +37,6 @@ INLINE void take_token(token *to, const ep_tile *tile, size_t t, size_t from, si
     to->fix[2 * i + 1] = sum;
   }
 }
-
-INLINE __m512i flip(__m512i w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
-
-/* Sums of pairs of dwords where vpmadd52luq reads them, nothing beside them. */
-INLINE __m512i add_pairs(__m512i s) { return _mm512_maskz_add_epi32(0x5555, s, odd(s)); }
 
 /* Two groups, or one, of `rows` rows, with factors k and k + 1 of eight. */
 INLINE void pair_w8(__m512i *sum, const int8_t *w, size_t w_stride, const __m512i *factor, const int8_t *x, int64_t k, int whole, int rows) {
@@ -97,14 +88,6 @@ INLINE void groups_w4(__m512i *sum, const int8_t *w, size_t w_stride, const int1
   }
 }
 
-/* Both sums over their eight parts, which hold 52 bits of them. */
-INLINE __m128i add_across(__m512i a, __m512i b) {
-  __m512i s = _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-  __m256i t = _mm256_add_epi64(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
-  __m128i all = _mm_add_epi64(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1));
-  return _mm_srai_epi64(_mm_slli_epi64(all, 12), 12);
-}
-
 /* Columns from..from + cols of `rows` rows from r on: stored, or added to what is there. */
 INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *to, const int8_t *x, size_t r, size_t from, size_t cols, int rows,
                        int form) {
@@ -120,10 +103,7 @@ INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *to, const
     for (; i + 8 <= groups; i += 8) groups_w8(sum, w, w_stride, g, g_stride, to, x, i, 8, rows);
     if (i < groups) groups_w8(sum, w, w_stride, g, g_stride, to, x, i, groups - i, rows);
   }
-  __m128i all = add_across(sum[0], sum[1]);
-  __mmask8 there = (__mmask8)first((size_t)rows);
-  if (from) all = _mm_add_epi64(all, _mm_maskz_loadu_epi64(there, out));
-  _mm_mask_storeu_epi64(out, there, all);
+  put_rows(out, sum, rows, from != 0);
 }
 
 INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int form) {
@@ -150,12 +130,6 @@ typedef struct panel {
   _Alignas(64) int8_t w[PANEL][2][8][64];   /* four columns of each row, unsigned */
   int32_t g[PANEL][2][16], u[PANEL][2][16]; /* scales, minima */
 } panel;
-
-INLINE __m256i row32(const int8_t *w, int form) {
-  if (form != W4G32) return load256(w);
-  __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)w)); /* two codes in each 16 bits */
-  return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
-}
 
 INLINE __m512i two_rows(const int8_t *w, size_t stride, size_t a, int form) { /* a and a + 2 */
   return _mm512_inserti64x4(_mm512_castsi256_si512(row32(w + a * stride, form)), row32(w + (a + 2) * stride, form), 1);

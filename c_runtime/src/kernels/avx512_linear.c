@@ -7,13 +7,9 @@
  *
  * For more tokens, sixteen rows are turned into a panel of int16 in which a vector holds a pair of columns of every row; vpdpwssd
  * takes pairs of x as they are, and the sums of eight tokens stay in registers over all groups of the panel. */
-#include "avx512.h"
+#include "avx512_linear.h"
 
 #ifdef EP_HAS_AVX512
-
-enum { W8, W8G32, W4G32 };
-enum { STRIPE = 4096 }; /* columns at a time: their group products add up to less than 2^7 * 2^42 */
-enum { AHEAD = 8192 };  /* bytes of weights that are asked for before they are needed, into L2: L1 can wait for too few lines */
 
 /* ---- one token -------------------------------------------------------------------------------------------------- */
 
@@ -46,23 +42,11 @@ INLINE void split(token *to, const int16_t *x, size_t cols) {
   }
 }
 
-/* Both sums over their eight parts. */
-INLINE __m128i add_across(__m512i a, __m512i b) {
-  __m512i s = _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-  __m256i t = _mm256_add_epi64(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
-  return _mm_add_epi64(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1));
-}
-
-/* Sums of pairs of dwords where vpmadd52luq reads them, nothing beside them. */
-INLINE __m512i add_pairs(__m512i s) { return _mm512_maskz_add_epi32(0x5555, s, odd(s)); }
-
 /* 64 weights against a token: four products in a dword. */
 INLINE __m512i dot_w8(__m512i w, __m512i high, __m512i low) {
   __m512i s = _mm512_dpbusd_epi32(_mm512_set1_epi32(BIAS_W8), w, high);
   return _mm512_dpbusd_epi32(_mm512_slli_epi32(s, 8), w, low);
 }
-
-INLINE __m512i flip(__m512i w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
 
 /* Two groups from group i on, or one, of `rows` rows, with scales k and k + 1 of eight. */
 INLINE void pair_w8(__m512i *sum, const int8_t *w, size_t w_stride, const __m512i *scale, const token *x, size_t i, int64_t k, int whole,
@@ -131,10 +115,7 @@ INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *x, size_t
     for (; i + 8 <= groups; i += 8) groups_w8(sum, w, w_stride, g, g_stride, x, i, 8, rows);
     if (i < groups) groups_w8(sum, w, w_stride, g, g_stride, x, i, groups - i, rows);
   }
-  __m128i all = _mm_srai_epi64(_mm_slli_epi64(add_across(sum[0], sum[1]), 12), 12);
-  __mmask8 there = (__mmask8)first((size_t)rows);
-  if (from) all = _mm_add_epi64(all, _mm_maskz_loadu_epi64(there, out));
-  _mm_mask_storeu_epi64(out, there, all);
+  put_rows(out, sum, rows, from != 0);
 }
 
 INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int form) {
@@ -305,12 +286,6 @@ typedef struct panel {
   _Alignas(64) int16_t w[PANEL][16][32];
   int16_t g[PANEL][16], u[PANEL][16]; /* scales, minima */
 } panel;
-
-INLINE __m256i row32(const int8_t *w, int form) {
-  if (form != W4G32) return load256(w);
-  __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)w)); /* two codes in each 16 bits */
-  return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
-}
 
 /* Rows a and a + 4 of a panel's order as columns 0 to 15 of both, then 16 to 31 of both. */
 INLINE __m512i two_rows(const int8_t *w, size_t stride, size_t a, int form) {

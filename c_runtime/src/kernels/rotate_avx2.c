@@ -5,16 +5,9 @@
 #include "rotate.h"
 
 #if defined(EP_ROTATE_VECTORS) && defined(__x86_64__)
-#include <immintrin.h>
-
-#define AVX2 __attribute__((target("avx2")))
-#define INLINE static inline __attribute__((always_inline, target("avx2")))
+#include "avx2.h"
 
 enum { STEP = 16 }; /* pairs of a turn of the loops */
-
-INLINE __m256i load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-INLINE void store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
-INLINE __m256i widen(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
 
 typedef struct amplitude {
   __m256i m, half;
