@@ -293,26 +293,21 @@ INLINE void strip(int64_t *acc, const int32_t *p, const int8_t *v, size_t stride
   UNROLL for (int i = 0; i < vectors; i++) store(acc + 4 * i, s[i]);
 }
 
-INLINE int32_t mix(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n, int bytes) {
+INLINE void mix(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n, int bytes) {
   size_t stride = (size_t)dim * (size_t)bytes, size = (size_t)bytes;
   int32_t i = 0;
   for (; i + 32 <= dim; i += 32) strip(acc + i, p, v + (size_t)i * size, stride, n, 8, bytes);
   for (; i + 8 <= dim; i += 8) strip(acc + i, p, v + (size_t)i * size, stride, n, 2, bytes);
   for (; i + 4 <= dim; i += 4) strip(acc + i, p, v + (size_t)i * size, stride, n, 1, bytes);
-  return i;
+  for (int32_t j = 0; j < n && i < dim; j++, v += stride)
+    for (int32_t k = i; k < dim; k++) acc[k] += (int64_t)p[j] * (bytes == 1 ? v[k] : ((const int16_t *)(const void *)v)[k]);
 }
 
 AVX2 static void mix_kv16(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n) {
-  int32_t from = mix(acc, p, (const int8_t *)v, dim, n, 2);
-  for (int32_t j = 0; j < n && from < dim; j++, v += dim)
-    for (int32_t i = from; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
+  mix(acc, p, (const int8_t *)v, dim, n, 2);
 }
 
-AVX2 static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n) {
-  int32_t from = mix(acc, p, v, dim, n, 1);
-  for (int32_t j = 0; j < n && from < dim; j++, v += dim)
-    for (int32_t i = from; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
-}
+AVX2 static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n) { mix(acc, p, v, dim, n, 1); }
 
 INLINE int32_t highest(const int32_t *p, int32_t n) {
   int32_t most = p[0], each[8], j = 0;

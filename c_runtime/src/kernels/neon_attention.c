@@ -74,25 +74,20 @@ INLINE void strip(int64_t *acc, const int32_t *p, const int8_t *v, size_t stride
     UNROLL for (int k = 0; k < 4; k++) vst1q_s64(acc + 8 * i + 2 * k, s[i][k]);
 }
 
-INLINE int32_t mix(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n, int bytes) {
+INLINE void mix(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n, int bytes) {
   size_t stride = (size_t)dim * (size_t)bytes, size = (size_t)bytes;
   int32_t i = 0;
   for (; i + 32 <= dim; i += 32) strip(acc + i, p, v + (size_t)i * size, stride, n, 4, bytes);
   for (; i + 8 <= dim; i += 8) strip(acc + i, p, v + (size_t)i * size, stride, n, 1, bytes);
-  return i;
+  for (int32_t j = 0; j < n && i < dim; j++, v += stride)
+    for (int32_t k = i; k < dim; k++) acc[k] += (int64_t)p[j] * (bytes == 1 ? v[k] : ((const int16_t *)(const void *)v)[k]);
 }
 
 NEON static void mix_kv16(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n) {
-  int32_t from = mix(acc, p, (const int8_t *)v, dim, n, 2);
-  for (int32_t j = 0; j < n && from < dim; j++, v += dim)
-    for (int32_t i = from; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
+  mix(acc, p, (const int8_t *)v, dim, n, 2);
 }
 
-NEON static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n) {
-  int32_t from = mix(acc, p, v, dim, n, 1);
-  for (int32_t j = 0; j < n && from < dim; j++, v += dim)
-    for (int32_t i = from; i < dim; i++) acc[i] += (int64_t)p[j] * v[i];
-}
+NEON static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n) { mix(acc, p, v, dim, n, 1); }
 
 /* ---- between scores and mixing ---------------------------------------------------------------------------------- */
 
