@@ -100,7 +100,7 @@ MUTATIONS = (
     # Attention.
     Mutation("GQA head map swapped", _SRC + "attention.c", "h / (heads / l->heads)", "h % l->heads"),
     Mutation("a query does not see itself", _SRC + "attention.c", "slot + 1", "(slot ? slot : 1)"),
-    Mutation("kv8 scales are not folded", _SRC + "kernels/generic.c", "p[j] = ep_requant((int64_t)p[j] * a[j], m, shift, &never)", "p[j] = ep_requant((int64_t)p[j] * a[0], m, shift, &never)"),
+    Mutation("kv8 scales are not folded", _SRC + "kernels/requant_each.h", "p[j] = EP_REQUANT((int64_t)p[j] * a[j], m, shift, &never)", "p[j] = EP_REQUANT((int64_t)p[j] * a[0], m, shift, &never)"),
     Mutation("kv16 shifts are not folded", _SRC + "kernels/generic.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - s[j])", "(void)s"),
     Mutation("ALiBi of another head", _SRC + "attention.c", "[a->head]", "[a->head ? a->head - 1 : 1]"),
     Mutation("ALiBi from the slot, not the position", _SRC + "attention.c", "a.position = b->s->positions[slot]", "a.position = slot"),

@@ -87,24 +87,8 @@ static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t
   }
 }
 
-/* Components from i on, four or one, of all keys: their sums stay in registers. */
-#define MIX(name, type)                                                                                               \
-  INLINE void name##_some(int64_t *acc, const int32_t *p, const type *v, int32_t dim, int32_t n, int some) {         \
-    int64_t a = acc[0], b = some > 1 ? acc[1] : 0, c = some > 1 ? acc[2] : 0, d = some > 1 ? acc[3] : 0;             \
-    for (const int32_t *end = p + n; p < end; p++, v += dim) {                                                       \
-      a += (int64_t)*p * v[0];                                                                                       \
-      if (some > 1) b += (int64_t)*p * v[1], c += (int64_t)*p * v[2], d += (int64_t)*p * v[3];                       \
-    }                                                                                                                \
-    acc[0] = a;                                                                                                      \
-    if (some > 1) acc[1] = b, acc[2] = c, acc[3] = d;                                                                \
-  }                                                                                                                  \
-  static void name(int64_t *acc, const int32_t *p, const type *v, int32_t dim, int32_t n) {                     \
-    int32_t i = 0;                                                                                                   \
-    for (; i + 4 <= dim; i += 4) name##_some(acc + i, p, v + i, dim, n, 4);                                          \
-    for (; i < dim; i++) name##_some(acc + i, p, v + i, dim, n, 1);                                                  \
-  }
-MIX(mix_kv16, int16_t)
-MIX(mix_kv8, int8_t)
+EP_MIX(mix_kv16, int16_t, )
+EP_MIX(mix_kv8, int8_t, )
 
 /* ---- rounding --------------------------------------------------------------------------------------------------- */
 
@@ -130,28 +114,8 @@ int32_t requant_one(int64_t a, int32_t m, int32_t n, uint64_t *count) {
   return top < 0 ? INT32_MIN : INT32_MAX;
 }
 
-static void scale_kv16(int32_t *y, const int64_t *dot, const uint8_t *less, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
-  for (int32_t j = 0; j < n; j++) y[j] = requant_one(dot[j], m, shift - less[j], count);
-}
-
-static void scale_kv8(int32_t *y, const int64_t *dot, const int32_t *a, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
-  for (int32_t j = 0; j < n; j++) y[j] = requant_one((int64_t)(int32_t)dot[j] * a[j], m, shift, count);
-}
-
-static void align_kv8(int32_t *p, const int32_t *a, int32_t m, int32_t shift, int32_t n) {
-  uint64_t never = 0;
-  for (int32_t j = 0; j < n; j++) p[j] = requant_one((int64_t)p[j] * a[j], m, shift, &never);
-}
-
-static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
-  for (int32_t i = 0; i < n; i++) y[i] = requant_one(acc[i], m, shift, count);
-}
-
-static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
-                              int32_t rows, int32_t tokens, uint64_t *count) {
-  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows)
-    for (int32_t r = 0; r < rows; r++) y[r] = requant_one(acc[r], scales[2 * r], scales[2 * r + 1] + shift - less[t], count);
-}
+#define EP_REQUANT requant_one
+#include "requant_each.h"
 
 /* As in generic.c. */
 #if defined(EDGEPOS_NATIVE) && defined(EP_HAS_MVE)

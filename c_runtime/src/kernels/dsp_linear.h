@@ -63,3 +63,23 @@ static void score_kv8(int64_t *out, const int16_t *q, const int8_t *k, int32_t d
     }
   }
 }
+
+/* Components from i on, four or one, of all keys: their sums stay in registers. `first` adds those of some keys to a, b, c and d, and moves
+ * p and v behind them. */
+#define EP_MIX(name, type, first)                                                                            \
+  INLINE void name##_some(int64_t *acc, const int32_t *p, const type *v, int32_t dim, int32_t n, int some) { \
+    const int32_t *end = p + n;                                                                              \
+    int64_t a = acc[0], b = some > 1 ? acc[1] : 0, c = some > 1 ? acc[2] : 0, d = some > 1 ? acc[3] : 0;     \
+    first                                                                                                    \
+    for (; p < end; p++, v += dim) {                                                                         \
+      a += (int64_t)*p * v[0];                                                                               \
+      if (some > 1) b += (int64_t)*p * v[1], c += (int64_t)*p * v[2], d += (int64_t)*p * v[3];               \
+    }                                                                                                        \
+    acc[0] = a;                                                                                              \
+    if (some > 1) acc[1] = b, acc[2] = c, acc[3] = d;                                                        \
+  }                                                                                                          \
+  static void name(int64_t *acc, const int32_t *p, const type *v, int32_t dim, int32_t n) {                  \
+    int32_t i = 0;                                                                                           \
+    for (; i + 4 <= dim; i += 4) name##_some(acc + i, p, v + i, dim, n, 4);                                  \
+    for (; i < dim; i++) name##_some(acc + i, p, v + i, dim, n, 1);                                          \
+  }

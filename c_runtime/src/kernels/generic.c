@@ -140,14 +140,6 @@ static void mix_kv8(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim
   }
 }
 
-static void scale_kv16(int32_t *y, const int64_t *dot, const uint8_t *less, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
-  for (int32_t j = 0; j < n; j++) y[j] = ep_requant(dot[j], m, shift - less[j], count);
-}
-
-static void scale_kv8(int32_t *y, const int64_t *dot, const int32_t *a, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
-  for (int32_t j = 0; j < n; j++) y[j] = ep_requant(dot[j] * a[j], m, shift, count);
-}
-
 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
   int64_t most = INT32_MIN;
   uint64_t sum = 0;
@@ -164,20 +156,8 @@ static void align_kv16(int32_t *p, const uint8_t *s, int32_t most, int32_t n) {
   for (int32_t j = 0; j < n; j++) p[j] = (int32_t)ep_rshift_round(p[j], most - s[j]);
 }
 
-static void align_kv8(int32_t *p, const int32_t *a, int32_t m, int32_t shift, int32_t n) {
-  uint64_t never = 0;
-  for (int32_t j = 0; j < n; j++) p[j] = ep_requant((int64_t)p[j] * a[j], m, shift, &never);
-}
-
-static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
-  for (int32_t i = 0; i < n; i++) y[i] = ep_requant(acc[i], m, shift, count);
-}
-
-static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
-                         int32_t rows, int32_t tokens, uint64_t *count) {
-  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows)
-    for (int32_t r = 0; r < rows; r++) y[r] = ep_requant(acc[r], scales[2 * r], scales[2 * r + 1] + shift - less[t], count);
-}
+#define EP_REQUANT ep_requant
+#include "requant_each.h"
 
 static void add(int32_t *y, const int32_t *a, const int32_t *b, const int32_t shift[3], int32_t n, uint64_t *count) {
   for (int32_t i = 0; i < n; i++) y[i] = ep_sat32_count(ep_add_at(a[i], b[i], shift), count);

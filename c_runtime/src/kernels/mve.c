@@ -57,34 +57,19 @@ static void score_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t
   }
 }
 
-/* Components from i on, four or one, of four keys at a time, gathered; keys that are left over one by one. */
-#define MIX(name, type, gather)                                                                                         \
-  INLINE void name##_some(int64_t *acc, const int32_t *p, const type *v, int32_t dim, int32_t n, int some) {           \
-    const uint32x4_t keys = vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)dim);                                             \
-    const int32_t *end = p + n, *whole = p + (n & -4);                                                                 \
-    int64_t a = acc[0], b = some > 1 ? acc[1] : 0, c = some > 1 ? acc[2] : 0, d = some > 1 ? acc[3] : 0;               \
-    for (; p < whole; p += 4, v += 4 * dim) {                                                                          \
-      const int32x4_t weight = vldrwq_s32(p);                                                                          \
-      a = vmlaldavaq_s32(a, weight, gather(v, keys));                                                                  \
-      if (some == 1) continue;                                                                                         \
-      b = vmlaldavaq_s32(b, weight, gather(v + 1, keys));                                                              \
-      c = vmlaldavaq_s32(c, weight, gather(v + 2, keys));                                                              \
-      d = vmlaldavaq_s32(d, weight, gather(v + 3, keys));                                                              \
-    }                                                                                                                  \
-    for (; p < end; p++, v += dim) {                                                                                   \
-      a += (int64_t)*p * v[0];                                                                                         \
-      if (some > 1) b += (int64_t)*p * v[1], c += (int64_t)*p * v[2], d += (int64_t)*p * v[3];                         \
-    }                                                                                                                  \
-    acc[0] = a;                                                                                                        \
-    if (some > 1) acc[1] = b, acc[2] = c, acc[3] = d;                                                                  \
-  }                                                                                                                    \
-  static void name(int64_t *acc, const int32_t *p, const type *v, int32_t dim, int32_t n) {                            \
-    int32_t i = 0;                                                                                                     \
-    for (; i + 4 <= dim; i += 4) name##_some(acc + i, p, v + i, dim, n, 4);                                            \
-    for (; i < dim; i++) name##_some(acc + i, p, v + i, dim, n, 1);                                                    \
+/* Four keys at a time, gathered. */
+#define FOUR_KEYS(gather)                                                               \
+  const uint32x4_t keys = vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)dim);               \
+  for (const int32_t *whole = p + (n & -4); p < whole; p += 4, v += 4 * dim) {          \
+    const int32x4_t weight = vldrwq_s32(p);                                             \
+    a = vmlaldavaq_s32(a, weight, gather(v, keys));                                     \
+    if (some == 1) continue;                                                            \
+    b = vmlaldavaq_s32(b, weight, gather(v + 1, keys));                                 \
+    c = vmlaldavaq_s32(c, weight, gather(v + 2, keys));                                 \
+    d = vmlaldavaq_s32(d, weight, gather(v + 3, keys));                                 \
   }
-MIX(mix_kv16, int16_t, vldrhq_gather_shifted_offset_s32)
-MIX(mix_kv8, int8_t, vldrbq_gather_offset_s32)
+EP_MIX(mix_kv16, int16_t, FOUR_KEYS(vldrhq_gather_shifted_offset_s32))
+EP_MIX(mix_kv8, int8_t, FOUR_KEYS(vldrbq_gather_offset_s32))
 
 void ep_mve_kernels(ep_kernels *table, uint32_t cpu) {
   if (!(cpu & EP_CPU_MVE)) return;
