@@ -427,6 +427,7 @@ ACTIVATIONS = {
     gelu_sigmoid: "gelu_tanh",
     silu_by_exp: "silu",
     (lambda g, x: g.op("Relu", x)): "relu",
+    (lambda g, x: g.op("Pow", g.op("Relu", x), g.number(2.0))): "relu",  # and a product
     (lambda g, x: g.op("Gelu", x, approximate="tanh")): "gelu_tanh",
     (lambda g, x: g.op("FastGelu", x, domain="com.microsoft")): "gelu_tanh",
 }

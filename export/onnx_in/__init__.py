@@ -32,6 +32,7 @@ from .frame import Frame, OutputFound, frame_of, needed, reading_length, row_out
 from .images import FirstFound, ImageFrame, Pixels, image_frame
 from .module import load_module, token_ids
 from .pooling import EncoderFound, row_of
+from .precision import widen
 from .reader import Reader
 from .sources import Linear, TokenIds
 from .values import Form, Function, Sources, pure
@@ -46,7 +47,8 @@ FAMILY = "onnx"
 class Found:
     """A canonical graph; its values beside those of the source with the same numbers; the vocabulary; the name of its value that is the
     source's output; the source without branches; where its rotation depends on the length, the longest text that has that of short
-    ones and the shortest that has the context's; the shapes of empty caches by name; weights that are codes in the source; files that decided the pooling."""
+    ones and the shortest that has the context's; the shapes of empty caches by name; weights that are codes in the source; tables that it has
+    in 16 bits only (`Writer.narrow`); files that decided the pooling."""
 
     model: ir.Model
     foreign: dict[ir.Value, ir.Value]
@@ -56,6 +58,7 @@ class Found:
     changes: tuple[int, int] | None
     caches: dict[str, tuple[int, ...]]
     grids: dict[str, BlockRows]
+    narrow: dict[str, float]
     files: tuple[Path, ...] = ()
 
 
@@ -94,6 +97,7 @@ def _canonical(
     model: ir.Model, name: str, origin: str, context: int | None, tokenizer, hashes: dict[str, str], license, usual: int = DEFAULT_CONTEXT,
     folder: Path | None = None, processor: Path | None = None, labels: tuple[str, ...] | None = None,
 ) -> CanonicalModel:
+    widen(model)
     frame = image_frame(model.graph, origin, processor, labels)
     if frame is not None:
         return _image_model(model, frame, name, origin, context, tokenizer, hashes, license)
@@ -206,7 +210,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     constants.check_sizes(list(reader.met), max(lengths_of(frame, context)))  # before ONNX Runtime computes them
     writer.at = frame.logits.producer()
     result = reader.value(frame.logits)
-    facts = {"source": model, "changes": writer.changes, "caches": {v.name: shape for v, shape in reader.caches.items()}, "grids": writer.grids}
+    facts = {"source": model, "changes": writer.changes, "caches": {v.name: shape for v, shape in reader.caches.items()}, "grids": writer.grids, "narrow": writer.narrow}
     if not encoder:
         other = row_output(graph, frame)
         if other is not None and not _may_be_logits(writer, result):

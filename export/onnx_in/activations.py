@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .values import GRID
 
-SUPPORTED = "silu, gelu (erf, tanh or x · sigmoid(1.702 x)), relu, sigmoid, tanh, and a softcap of the logits or scores"
+SUPPORTED = "silu, gelu (erf, tanh or x · sigmoid(1.702 x)), relu, its square, sigmoid, tanh, and a softcap of the logits or scores"
 TOLERANCE = 2e-6  # the constants of a graph are float32
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -21,14 +21,14 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * np.asarray(x, np.float64)))
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
+def gelu(x: np.ndarray, inverse: float = math.sqrt(0.5)) -> np.ndarray:
     """GELU by the error function."""
-    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
+    return 0.5 * x * (1 + erf(x * inverse))
 
 
-def gelu_tanh(x: np.ndarray) -> np.ndarray:
+def gelu_tanh(x: np.ndarray, outer: float = math.sqrt(2 / math.pi), cubic: float = 0.044715) -> np.ndarray:
     """The tanh approximation of GELU."""
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + np.tanh(outer * (x + cubic * x**3)))
 
 
 KNOWN = {
@@ -37,10 +37,23 @@ KNOWN = {
     "gelu_tanh": gelu_tanh,
     "quick_gelu": lambda x: x * sigmoid(1.702 * x),
     "relu": lambda x: np.maximum(x, 0),
+    "relu_squared": lambda x: np.maximum(x, 0) ** 2,
     "sigmoid": sigmoid,
     "tanh": np.tanh,
 }
-_SAMPLES = {name: f(GRID) for name, f in KNOWN.items()}
+
+
+def _samples() -> list[tuple[str, np.ndarray]]:
+    """Every known function on the grid, also with its constants rounded as a graph of 16-bit floats has them."""
+    found = [(name, f(GRID)) for name, f in KNOWN.items()]
+    for kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        inverse, root, outer, cubic, quick = np.array([math.sqrt(0.5), math.sqrt(2), math.sqrt(2 / math.pi), 0.044715, 1.702]).astype(kind.numpy()).astype(float)
+        found += [("gelu", gelu(GRID, inverse)), ("gelu", gelu(GRID, 1 / root))]
+        found += [("gelu_tanh", gelu_tanh(GRID, outer, cubic)), ("quick_gelu", GRID * sigmoid(quick * GRID))]
+    return found
+
+
+_SAMPLES = _samples()
 
 # Operators of ONNX as functions of one number; parameters come from the node.
 OPERATORS = {
@@ -78,7 +91,7 @@ def at(samples: np.ndarray, x: float) -> float:
 
 def identify(samples: np.ndarray) -> str | Softcap | None:
     """The name of the function with these values on the grid, a Softcap, or None."""
-    for name, known in _SAMPLES.items():
+    for name, known in _SAMPLES:
         if np.all(np.abs(samples - known) <= TOLERANCE * np.maximum(1, np.abs(known))):
             return name
     cap = identify_softcap(samples)
@@ -110,4 +123,7 @@ def write(writer, x: ir.Value, found: str | Softcap, name: str) -> ir.Value:
     """The canonical nodes of an activation of x."""
     if isinstance(found, Softcap):
         raise writer.refuse(f"a softcap of {found.cap:.6g} inside the model", "a softcap of the logits or scores")
+    if found == "relu_squared":
+        relu = writer.graph.relu(x, name)
+        return writer.graph.product(relu, relu, f"{name}.squared")
     return getattr(writer.graph, found)(x, name)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from . import masks
 from .activations import identify_softcap, slope_of
 from .rope_tables import rope_spec
-from .rotation import unrotate
+from .rotation import EXACT, unrotate
 from .sources import Heads
 from .values import GRID, Form, Scores, Source, concatenated, pure
 
@@ -93,6 +93,8 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
     layer, graph = writer.layers, writer.graph
     prefix = f"layers.{layer}.attn"
     scale = scale * factor * k_factor
+    if abs(scale * math.sqrt(k_dim) - 1) <= 4 * writer.constants.rounding:
+        scale = 1 / math.sqrt(k_dim)  # a 16-bit constant, or one on q and one on k, stands for it
     if writer.encoder:
         if softcap or group != 1:
             raise writer.refuse("capped scores or shared keys in an encoder", "plain attention of all tokens to all tokens, or causal")
@@ -103,6 +105,8 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
     if spec is not None:
         values[0] = graph.rope(values[0], writer.name(f"{prefix}.q.rope"), heads=heads, spec=spec)
         values[1] = graph.rope(values[1], writer.name(f"{prefix}.k.rope"), heads=heads // group, spec=spec)
+        if q_turn.exact > EXACT:
+            writer.narrow |= {table.name: q_turn.exact / 2 for table in values[1].producer().inputs[1:3]}
     writer.layers += 1
     if writer.encoder:
         return graph.self_attention(*values, prefix, heads=heads, mask=mask.write(graph, heads), causal=not mask.both)

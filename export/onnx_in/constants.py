@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from edgepos.errors import EdgePosError, FormatError
 
 from .looks import label, refuse
+from .precision import CACHED, Widened, rounding_in
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 MOST_ELEMENTS = 2**26  # of a computed constant
@@ -34,10 +35,12 @@ KNOWN = ELEMENTWISE | SHRINKING | SIZED
 
 
 class Constants:
-    """The constants of one graph. `inputs` gives the value of a graph input at a length, or None for the token ids."""
+    """The constants of one graph. `inputs` gives the value of a graph input at a length, or None for the token ids; rounding: what numbers near 1
+    among the graph's weights may be off by for being stored in 16 bits, or 0."""
 
     def __init__(self, graph: ir.Graph, inputs: Sequence[tuple[ir.Value, object]], length: int):
         self.length = length
+        self.rounding = rounding_in(graph)
         self._opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 0))
         self._inputs = dict(inputs)
         self._weights: dict[ir.Value, np.ndarray] = {}
@@ -226,9 +229,10 @@ def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int) -> np.nda
 
 
 def as_numpy(tensor: ir.TensorProtocol) -> np.ndarray:
-    """A tensor as NumPy: bfloat16 and float8 as float32, the others as they are. Raises FormatError for one that cannot be read."""
+    """A tensor as NumPy: bfloat16 and float8 as float32, a large one of float16 as it is stored, the others as they are. Raises FormatError for
+    one that cannot be read."""
     try:
-        array = tensor.numpy()
+        array = (tensor.stored if isinstance(tensor, Widened) and tensor.size > CACHED else tensor).numpy()
         return array.astype(np.float32) if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8")) else array
     except Exception as error:  # a damaged tensor fails in many ways
         raise FormatError(f"tensor '{tensor.name}': cannot be read ({' '.join(str(error).split())[:200]})") from None

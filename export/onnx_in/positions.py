@@ -10,6 +10,7 @@ import onnx_ir as ir
 from edgepos.positions import Learned, Sinusoidal
 
 from ..tensor_set import Weight
+from .precision import rounding_of
 
 EXACT = 1e-6
 
@@ -30,7 +31,10 @@ def add_positions(writer, x: ir.Value, const: np.ndarray) -> ir.Value:
     writer.placed = True
     spec = _sinusoidal(rows)
     if spec is not None:
-        return writer.graph.sinusoidal_positions(x, spec)
+        y = writer.graph.sinusoidal_positions(x, spec)
+        if rounding_of(rows):
+            writer.narrow[y.producer().inputs[1].producer().inputs[0].name] = rounding_of(rows)
+        return y
     rows = rows.astype(np.float32)
     return writer.graph.learned_positions(x, Weight(writer.name("position_embeddings.weight"), rows, rows.shape), Learned(len(rows)))
 
@@ -40,13 +44,13 @@ def _sinusoidal(rows: np.ndarray) -> Sinusoidal | None:
     count, dim = rows.shape
     if dim % 2 or dim < 4 or np.abs(rows).max() > 1 + EXACT:
         return None
-    few = np.arange(min(count, 5))
+    few, exact = np.arange(min(count, 5)), max(EXACT, rounding_of(rows))
     kinds = itertools.product(("interleaved", "concatenated"), ("half", "half_minus_one"), ("sin", "cos"), (0, 1, 2))
     for convention, denominator, first, start in kinds:
         spec = Sinusoidal(dim, convention=convention, denominator=denominator, first=first, start=start)
-        if np.abs(spec.table(few) - rows[: len(few)]).max() > EXACT:
+        if np.abs(spec.table(few) - rows[: len(few)]).max() > exact:
             continue
         # float32 angles are off by their own rounding.
-        if np.all(np.abs(spec.table(np.arange(count)) - rows) <= EXACT + 2e-7 * np.maximum(1, np.arange(count))[:, None]):
+        if np.all(np.abs(spec.table(np.arange(count)) - rows) <= exact + 2e-7 * np.maximum(1, np.arange(count))[:, None]):
             return spec
     return None

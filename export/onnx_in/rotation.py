@@ -6,25 +6,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .precision import rounding_of
 from .values import Form
 
 EXACT = 1e-6  # float32 of numbers up to 1, computed in a few steps
 
 
+def flat(array: np.ndarray) -> np.ndarray:
+    """An array without its axes of size 1."""
+    return array.reshape([d for d in array.shape if d != 1]) if array.ndim else array
+
+
+def exactness(writer) -> float:
+    """What cosines and sines of the graph may be off by: more where a table of them is stored in 16 bits."""
+    tables = [flat(a) for a in writer.lengthy.values()] + [t.array[: writer.length] for pair in writer.caches for t in pair]
+    at_start = (t for t in tables if t.ndim == 2 and (t[0] == t[0, 0]).all() and np.abs(t).max() <= 2 and (t != t[0]).any())
+    return max(EXACT, *(2 * rounding_of(t) for t in at_start), 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """cos, sin [S, pairs] of the angles by which pairs are turned; layout "half" or "interleaved"."""
+    """cos, sin [S, pairs] of the angles by which pairs are turned; layout "half" or "interleaved"; exact: what the numbers may be off by."""
 
     cos: np.ndarray
     sin: np.ndarray
     layout: str
+    exact: float = EXACT
 
     def same_as(self, other: Turn) -> bool:
         return (
             self.layout == other.layout
             and self.cos.shape == other.cos.shape
-            and np.allclose(self.cos, other.cos, rtol=0, atol=EXACT)
-            and np.allclose(self.sin, other.sin, rtol=0, atol=EXACT)
+            and np.allclose(self.cos, other.cos, rtol=0, atol=self.exact)
+            and np.allclose(self.sin, other.sin, rtol=0, atol=self.exact)
         )
 
 
@@ -64,7 +78,7 @@ def unrotate(writer, x: Form) -> tuple[Form, Turn | None]:
         raise refuse("partners that differ by position")
     layout, partner = _layout(writer, base, shifted, refuse)
     sin = np.where(rest, x.coefs, 0).sum(axis=0)
-    return result, _turn(cos, sin, gain, layout, partner, refuse)
+    return result, _turn(cos, sin, gain, layout, partner, exactness(writer), refuse)
 
 
 def _constant(writer, x: Form) -> np.ndarray | None:
@@ -94,7 +108,7 @@ def _layout(writer, base: np.ndarray, partner_codes: np.ndarray, refuse) -> tupl
     raise refuse("pairs that are neither halves of the rotated part nor neighbours")
 
 
-def _turn(cos: np.ndarray, sin: np.ndarray, gain: np.ndarray, layout: str, partner: np.ndarray, refuse) -> Turn:
+def _turn(cos: np.ndarray, sin: np.ndarray, gain: np.ndarray, layout: str, partner: np.ndarray, exact: float, refuse) -> Turn:
     n = len(partner)
     first = np.arange(n // 2) if layout == "half" else np.arange(0, n, 2)
     second = partner[first]
@@ -103,11 +117,11 @@ def _turn(cos: np.ndarray, sin: np.ndarray, gain: np.ndarray, layout: str, partn
     s[..., second] = sin[..., second] / gain[:, None, first]
     tables = [c[..., first], c[..., second]], [s[..., first], s[..., second]]
     for a, b in tables:
-        if (np.abs(a - b) > EXACT).any() or (np.abs(a - a[:1]) > EXACT).any():
+        if (np.abs(a - b) > exact).any() or (np.abs(a - a[:1]) > exact).any():
             raise refuse("pairs that are not turned as a whole, or differ by head")
     if cos.shape[2] > n and (np.abs(c[..., n:] - 1) > EXACT).any():
         raise refuse("components behind the rotated part times a factor that differs by position")
     c, s = tables[0][0][0], tables[1][0][0]
-    if (np.abs(c**2 + s**2 - 1) > 4 * EXACT).any():
+    if (np.abs(c**2 + s**2 - 1) > 4 * exact).any():
         raise refuse("pairs times a factor that differs by position")
-    return Turn(c, s, layout)
+    return Turn(c, s, layout, exact)

@@ -65,6 +65,7 @@ class Writer:
         self.placed = False
         self.embedding: tuple[str, np.ndarray | BlockRows] | None = None  # name and table
         self.grids: dict[str, BlockRows] = {}  # weights that are codes in the graph
+        self.narrow: dict[str, float] = {}  # canonical tables of positions that the graph has in 16 bits only: name → what those may be off by
         self.cache: dict[object, object] = {}
         self.written: dict[Form | Function, ir.Value] = {}
         self._names: set[str] = set()
