@@ -41,7 +41,7 @@ BARS_A8 = {("cortex-a76", "decode"): 1.0, ("cortex-a76", "prefill"): 1.0}
 ATTENTION = ("score_kv16", "mix_kv16", "scale_kv16", "exponentials", "align_kv16", "score", "attend", "mix16")
 CONTEXT = 1000
 # Inner loops: source, an instruction that only they have, processor for llvm-mca, extensions.
-LOOPS = (("neon_linear.c", "smlal2", "cortex-a72", "+neon"), ("neon_dot.c", "sdot", "cortex-a76", "+dotprod"), ("neon_dot8.c", "sdot", "cortex-a76", "+dotprod"), ("neon_i8mm.c", "smmla", "cortex-a76", "+dotprod,+i8mm"))
+LOOPS = (("neon_linear.c", "smlal2", "cortex-a72", "+neon"), ("neon_dot.c", "sdot", "cortex-a76", "+dotprod"), ("neon_dot_rows.c", "sdot", "cortex-a76", "+dotprod"), ("neon_i8mm.c", "smmla", "cortex-a76", "+dotprod,+i8mm"))
 
 
 class Counter:

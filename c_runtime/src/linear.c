@@ -30,6 +30,7 @@ static void narrow_in_groups(const ep_session *s, const int32_t *op, int32_t fro
     s->shifts[t] = s->kernels.quant8g32(q, s->group_scales + at, ep_value(s, op[EP_O_IN0], t), width);
     sum_groups8(s->sums + at, q, groups);
   }
+  if (s->kernels.arrange8) s->kernels.arrange8((int8_t *)s->narrow + (size_t)from * (size_t)groups * 32, groups * 32, to - from);
 }
 
 void ep_linear_narrow(const ep_session *s, const int32_t *op, int32_t from, int32_t to) {

@@ -55,6 +55,7 @@ typedef struct ep_kernels {
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
   /* Where not NULL: lays out the x of a LINEAR, [tokens][cols], for its kernels, in place. Their tiles begin EP_TILE_TOKENS tokens apart. */
   void (*arrange)(int16_t *x, int32_t cols, int32_t tokens);
+  void (*arrange8)(int8_t *x, int32_t cols, int32_t tokens); /* the same with the x8 of linear8_ */
   void (*linear_w8)(int64_t *acc, const ep_tile *tile);
   void (*linear_w8g32)(int64_t *acc, const ep_tile *tile);
   void (*linear_w4g32)(int64_t *acc, const ep_tile *tile);

@@ -18,7 +18,6 @@ void ep_neon_kernels(ep_kernels *table, uint32_t cpu) {
     ep_neon_i8mm(table);
   }
 #endif
-  ep_neon_dot8(table);
 #endif
 #else
   (void)table;

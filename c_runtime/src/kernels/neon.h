@@ -33,6 +33,13 @@
 /* The compiler shall not load ahead beyond this: it would run out of registers. */
 #define PAUSE __asm__ volatile("" ::: "memory")
 
+/* Moves a pointer behind what was loaded; the compiler shall do it in the load, not count from where the loop began. */
+#define ADVANCE(p, n)         \
+  do {                        \
+    (p) += (n);               \
+    __asm__("" : "+r"(p)); \
+  } while (0)
+
 #if EP_HAS_NEON == 64
 /* Clang before 16 knows these extensions only where the whole file may use them. */
 #if !defined(__clang__) || __clang_major__ >= 16
@@ -102,12 +109,16 @@ INLINE int16x8x4_t load32(const int16_t *p) {
 /* LINEAR by the form of the weights. */
 enum { W8, W8G32, W4G32 };
 
+/* The codes of w4g32 in the low and in the high four bits. */
+INLINE int8x16x2_t nibbles(int8x16_t v) {
+  return (int8x16x2_t){{vandq_s8(v, vdupq_n_s8(15)), vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(v), 4))}};
+}
+
 /* 32 weights of a group in the order of columns. */
 INLINE int8x16x2_t weights(const int8_t *w, int form) {
   if (form != W4G32) return (int8x16x2_t){{vld1q_s8(w), vld1q_s8(w + 16)}};
-  uint8x16_t v = vreinterpretq_u8_s8(vld1q_s8(w));
-  int8x16_t low = vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), high = vreinterpretq_s8_u8(vshrq_n_u8(v, 4));
-  return (int8x16x2_t){{vzip1q_s8(low, high), vzip2q_s8(low, high)}};
+  int8x16x2_t v = nibbles(vld1q_s8(w));
+  return (int8x16x2_t){{vzip1q_s8(v.val[0], v.val[1]), vzip2q_s8(v.val[0], v.val[1])}};
 }
 
 /* A group of a row of the tile: its weights, its scale (with w4g32 a minimum follows), and the sum of a token's. */
@@ -123,7 +134,6 @@ INLINE const int32_t *sums_at(const ep_tile *tile, size_t t, size_t i, int form)
 
 void ep_neon_linear(ep_kernels *table);
 void ep_neon_dot(ep_kernels *table);
-void ep_neon_dot8(ep_kernels *table);
 void ep_neon_i8mm(ep_kernels *table);
 void ep_neon_attention(ep_kernels *table);
 void ep_neon_elements(ep_kernels *table);
