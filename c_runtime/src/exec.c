@@ -48,8 +48,12 @@ static void embed_tokens(const ep_session *s, const int32_t *op, int32_t from, i
     const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) + row * (size_t)(cols / 32) : NULL;
     const int32_t *scale = ep_i32(p, op[EP_O_T2]) + 2 * row;
     int32_t *y = ep_value(s, op[EP_O_OUT], t);
-    for (int32_t k = 0; k < width; k++)
-      y[k] = ep_requant(wide ? wide[k] : g ? w[k] * g[k / 32] : w[k], scale[0], scale[1] + op[EP_O_P0], count);
+    for (int32_t k = 0; k < width; k += 32) {
+      int32_t n = width - k < 32 ? width - k : 32, by = g ? g[k / 32] : 1;
+      int64_t part[32];
+      for (int32_t i = 0; i < n; i++) part[i] = (wide ? wide[k + i] : w[k + i]) * by;
+      s->kernels.requant(y + k, part, scale[0], scale[1] + op[EP_O_P0], n, count);
+    }
   }
 }
 
@@ -99,50 +103,54 @@ static void act_tokens(const ep_session *s, const int32_t *op, int32_t from, int
   for (int32_t t = from; t < to; t++) s->kernels.act(ep_value(s, op[EP_O_OUT], t), ep_value(s, op[EP_O_IN0], t), &how, width, count);
 }
 
-enum { PAIRS = 32 }; /* that are turned together */
-
-/* Pairs from `from` on of one head, n at most PAIRS. */
-static void turn_pairs(const ep_session *s, const int32_t *op, int32_t *y, int32_t from, int32_t n, const int32_t *cosine,
-                       const int32_t *sine, uint64_t *count) {
-  int32_t pairs = ep_rows(&s->program, op[EP_O_T0]), m = op[EP_O_P0 + 3], shift = op[EP_O_P0 + 4];
-  int64_t wide[2 * PAIRS];
-  if (EP_HAS(EP_FEATURE_ROPE_INTERLEAVED) && (!EP_HAS(EP_FEATURE_ROPE_HALF) || op[EP_O_P0 + 2])) { /* interleaved */
-    y += 2 * from;
-    for (int32_t j = 0; j < n; j++) {
-      int64_t a = y[2 * j], b = y[2 * j + 1];
-      wide[2 * j] = a * cosine[j] - b * sine[j];
-      wide[2 * j + 1] = a * sine[j] + b * cosine[j];
+/* The cosines and sines of tokens: every layer turns by the same ones. */
+static void find_turns(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
+  int32_t pairs = ep_rows(&s->program, op[EP_O_T0]);
+  (void)count; /* nothing saturates */
+  for (int32_t t = from; t < to; t++) {
+    const int32_t *increments = ep_i32(&s->program, op[EP_O_T0]);
+    int16_t *turns = s->turns + 2 * (size_t)t * (size_t)pairs;
+    for (int32_t j = 0; j < pairs; j++, increments += 2) {
+      uint64_t increment = (uint64_t)(uint32_t)increments[0] | (uint64_t)(uint32_t)increments[1] << 32;
+      int32_t cosine, sine;
+      ep_sincos_q15(ep_rope_phase((uint32_t)s->positions[s->length + t], increment), &cosine, &sine);
+      turns[j] = (int16_t)cosine;
+      turns[pairs + j] = (int16_t)sine;
     }
-    s->kernels.requant(y, wide, m, shift, 2 * n, count);
-    return;
   }
-  y += from;
-  s->kernels.turn(wide, y, y + pairs, cosine, sine, n);
-  s->kernels.requant(y, wide, m, shift, n, count);
-  s->kernels.requant(y + pairs, wide + n, m, shift, n, count);
 }
 
-static void rope_token(const ep_session *s, const int32_t *op, uint32_t position, int32_t *y, uint64_t *count) {
-  const int32_t *increments = ep_i32(&s->program, op[EP_O_T0]);
-  int32_t pairs = ep_rows(&s->program, op[EP_O_T0]), heads = op[EP_O_P0], dim = op[EP_O_P0 + 1];
-  for (int32_t from = 0; from < pairs; from += PAIRS) {
-    int32_t cosine[PAIRS], sine[PAIRS], n = pairs - from < PAIRS ? pairs - from : PAIRS;
-    for (int32_t j = 0; j < n; j++, increments += 2) {
-      uint64_t increment = (uint64_t)(uint32_t)increments[0] | (uint64_t)(uint32_t)increments[1] << 32;
-      ep_sincos_q15(ep_rope_phase(position, increment), cosine + j, sine + j);
-    }
-    for (int32_t h = 0; h < heads; h++) turn_pairs(s, op, y + h * dim, from, n, cosine, sine, count);
+enum { PAIRS = 32 }; /* that are turned together */
+
+static void turn_interleaved(const ep_session *s, const int32_t *op, int32_t *y, const int16_t *turns, int32_t pairs, uint64_t *count) {
+  int32_t a[PAIRS], b[PAIRS];
+  for (int32_t from = 0; from < pairs; from += PAIRS, y += 2 * PAIRS) {
+    int32_t n = pairs - from < PAIRS ? pairs - from : PAIRS;
+    for (int32_t j = 0; j < n; j++) a[j] = y[2 * j], b[j] = y[2 * j + 1];
+    s->kernels.turn(a, b, turns + from, turns + pairs + from, op[EP_O_P0 + 3], op[EP_O_P0 + 4], n, count);
+    for (int32_t j = 0; j < n; j++) y[2 * j] = a[j], y[2 * j + 1] = b[j];
   }
 }
 
 static void rope_tokens(const ep_session *s, const int32_t *op, int32_t from, int32_t to, uint64_t *count) {
-  int32_t width = ep_width(&s->program, op[EP_O_OUT]);
+  int32_t width = ep_width(&s->program, op[EP_O_OUT]), pairs = ep_rows(&s->program, op[EP_O_T0]), heads = op[EP_O_P0], dim = op[EP_O_P0 + 1];
   for (int32_t t = from; t < to; t++) {
-    const int32_t *x = ep_value(s, op[EP_O_IN0], t);
+    const int16_t *turns = s->turns + 2 * (size_t)t * (size_t)pairs;
     int32_t *y = ep_value(s, op[EP_O_OUT], t);
-    memcpy(y, x, (size_t)width * sizeof *y);
-    rope_token(s, op, (uint32_t)s->positions[s->length + t], y, count);
+    memcpy(y, ep_value(s, op[EP_O_IN0], t), (size_t)width * sizeof *y);
+    for (int32_t h = 0; h < heads; h++, y += dim) {
+      if (EP_HAS(EP_FEATURE_ROPE_INTERLEAVED) && (!EP_HAS(EP_FEATURE_ROPE_HALF) || op[EP_O_P0 + 2]))
+        turn_interleaved(s, op, y, turns, pairs, count);
+      else
+        s->kernels.turn(y, y + pairs, turns, turns + pairs, op[EP_O_P0 + 3], op[EP_O_P0 + 4], pairs, count);
+    }
   }
+}
+
+static void rope(ep_session *s, const int32_t *op, int32_t n, int32_t width) {
+  if (s->turns_of != op[EP_O_T0]) ep_each_token(s, op, find_turns, n, ep_rows(&s->program, op[EP_O_T0]));
+  s->turns_of = op[EP_O_T0];
+  ep_each_token(s, op, rope_tokens, n, width);
 }
 
 void ep_report(ep_session *s, int32_t i, int32_t n, const int32_t *data, uint64_t saturations) {
@@ -176,7 +184,7 @@ void ep_exec(ep_session *s, int32_t i, int32_t n) {
       if (EP_HAS_OPERATOR(EP_ACT)) ep_each_token(s, op, act_tokens, n, width);
       break;
     case EP_ROPE:
-      if (EP_HAS_OPERATOR(EP_ROPE)) ep_each_token(s, op, rope_tokens, n, width);
+      if (EP_HAS_OPERATOR(EP_ROPE)) rope(s, op, n, width);
       break;
     case EP_KV_WRITE:
       if (EP_HAS_OPERATOR(EP_KV_WRITE)) ep_kv_write(s, op, n);

@@ -59,6 +59,7 @@ typedef struct ep_program {
   int32_t longest_row;     /* most numbers of 16 bits that hold a LINEAR's input */
   int32_t longest_summed;  /* most columns of a LINEAR that needs the sums of groups of its input; 0: none */
   int32_t longest_in_groups; /* the same of those with inputs of 8 bits in groups */
+  int32_t most_pairs;      /* of a ROPE; 0: there is none */
   int32_t max_position;    /* the last one that every position table has a row for */
   int32_t one_call;        /* a text is one call into an empty session: bidirectional, or an embedding */
   int32_t embedding;       /* width of the one row that it gives; 0: logits of every token */

@@ -136,11 +136,13 @@ static int32_t bad_act(const ep_program *p, const int32_t *op) {
   return bad_vector(p, op, EP_O_T0, 2049);
 }
 
-static int32_t bad_rope(const ep_program *p, const int32_t *op, int32_t width) {
+static int32_t bad_rope(ep_program *p, const int32_t *op, int32_t width) {
   int32_t heads = op[EP_O_P0], dim = op[EP_O_P0 + 1], pairs = ep_rows(p, op[EP_O_T0]);
   if (heads < 1 || dim < 1 || (int64_t)heads * dim != width) return EP_O_P0;
   if (!flag(op[EP_O_P0 + 2])) return EP_O_P0 + 2;
-  return pairs <= dim / 2 && ep_tensor_is(p, op[EP_O_T0], EP_I32, pairs, 2) ? -1 : EP_O_T0;
+  if (pairs > dim / 2 || !ep_tensor_is(p, op[EP_O_T0], EP_I32, pairs, 2)) return EP_O_T0;
+  p->most_pairs = larger(p->most_pairs, pairs);
+  return -1;
 }
 
 static int32_t bad_kv_write(const ep_program *p, progress *at, const int32_t *op) {
@@ -259,7 +261,7 @@ static ep_status check_row_scales(const ep_program *p, uint64_t *word) {
 ep_status ep_check_ops(ep_program *p, uint64_t *word) {
   progress at = {.head_input = -1, .mask = -1};
   p->longest_row = 32;
-  p->longest_summed = p->longest_in_groups = 0;
+  p->longest_summed = p->longest_in_groups = p->most_pairs = 0;
   p->one_call = p->embedding > 0;
   p->max_position = INT32_MAX;
   for (int32_t i = 0; i < p->n_ops; i++) {

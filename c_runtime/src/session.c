@@ -53,6 +53,7 @@ static uint64_t lay_out(ep_session *s, uint8_t *base) {
   s->shifts = (int32_t *)take(&a, batch, sizeof *s->shifts);
   s->sums = (int32_t *)take(&a, (uint64_t)(p->longest_summed / 32) * batch, sizeof *s->sums);
   s->group_scales = (int32_t *)take(&a, (uint64_t)(p->longest_in_groups / 32) * batch, sizeof *s->group_scales);
+  s->turns = (int16_t *)take(&a, 2 * (uint64_t)p->most_pairs * batch, sizeof *s->turns);
   for (int32_t i = 0; i < p->n_kv; i++) {
     ep_layer measured, *l = base ? &s->layers[i] : &measured;
     lay_out_layer(s, &a, p->kv + (size_t)i * EP_KV_WORDS, l);
@@ -128,6 +129,7 @@ void ep_eval_checked(ep_session *s, const int32_t *tokens, int32_t n, int32_t *l
     int32_t m = n - from < s->cfg.n_batch ? n - from : s->cfg.n_batch;
     s->tokens = tokens ? tokens + from : NULL;
     s->call_token = from;
+    s->turns_of = -1;
     for (int32_t i = 0; i < p->head_start; i++) ep_exec(s, i, m);
     if (EP_HAS_OPERATOR(EP_POOL) && p->embedding) { /* the only batch: it holds the whole text */
       ep_pool_rows(s, m);

@@ -45,6 +45,8 @@ struct ep_session {
   int32_t *shifts;       /* [n_batch], of narrow */
   int32_t *sums;         /* [n_batch][longest_summed/32], of groups of narrow */
   int32_t *group_scales; /* [n_batch][longest_in_groups/32], of narrow in int8 */
+  int16_t *turns;        /* [n_batch][2 * pairs]: cosines, sines of the tokens for the increments ... */
+  int32_t turns_of;      /* ... that this tensor has; -1: none yet */
   ep_layer *layers;
   ep_lane *lanes;        /* [threads] */
 };

@@ -229,8 +229,8 @@ static void test_narrow16(void) {
 }
 
 /* Accumulators of all sizes below 2^57, most results near the 32 bits of the output, ties among them. */
-static void draw_row(int64_t *acc, int32_t *scale, int32_t shift, int32_t odd) {
-  int32_t bits = 1 + below(57), near = bits + 31 - 30 + below(6);
+static void draw_row(int64_t *acc, int32_t *scale, int32_t shift, int32_t odd, int32_t most_bits) {
+  int32_t bits = 1 + below(most_bits), near = bits + 31 - 30 + below(6);
   *acc = (int64_t)draw(&state) >> 6 >> (57 - bits);
   if (below(8) == 0) *acc = (below(2) ? 1 : -1) * ((int64_t)1 << (bits - 1));
   scale[0] = below(4) ? draw32(32) : (int32_t)((uint32_t)(below(2) ? 1 : 3) << below(31));
@@ -241,15 +241,17 @@ static void draw_row(int64_t *acc, int32_t *scale, int32_t shift, int32_t odd) {
 
 static void test_requant(void) {
   for (int i = 0; i < 30000 / EP_TEST_PART; i++) {
-    int32_t n = 1 + below(20), tokens = 1 + below(3), shift = below(i % 2 ? 60 : 1100) - (i % 2 ? 30 : 1040), less[3] = {below(18), below(18), below(18)};
+    int32_t n = 1 + below(i % 4 ? 20 : 50), tokens = 1 + below(3), bits = i % 4 < 2 ? 52 : 57, shift = below(i % 2 ? 60 : 1100) - (i % 2 ? 30 : 1040), less[3] = {below(18), below(18), below(18)};
     size_t all = (size_t)(n * tokens), gap = (size_t)below(3), bytes = (all + gap * (size_t)tokens) * 4;
     int64_t *acc = (int64_t *)room(all * 8);
     int32_t *scales = (int32_t *)room((size_t)n * 8), *want = (int32_t *)room(bytes), *got = (int32_t *)room(bytes);
     uint64_t counted = 5, saturated = 5;
-    for (int32_t r = 0; r < n; r++) draw_row(acc + r, scales + 2 * r, shift, i % 3 ? 100 : 3);
+    for (int32_t r = 0; r < n; r++) draw_row(acc + r, scales + 2 * r, shift, i % 3 ? 100 : 3, bits);
+    for (int32_t r = 0; r < n && i % 4 == 0; r++) scales[2 * r] &= INT32_MAX;
+    for (int32_t r = 0; r < n && i % 8 == 0; r++) scales[2 * r + 1] = 50 + below(9) - shift;
     for (size_t k = (size_t)n; k < all; k++) {
       int32_t other[2];
-      draw_row(acc + k, other, shift, 100);
+      draw_row(acc + k, other, shift, 100, bits);
     }
     memset(want, 7, bytes);
     memset(got, 7, bytes);
@@ -346,16 +348,21 @@ static void test_elements(void) {
 }
 
 static void test_turn(void) {
-  for (int i = 0; i < 10000; i++) {
-    int32_t n = 1 + below(40);
-    size_t bytes = (size_t)n * 16;
-    int32_t *a = draw_numbers(n), *b = draw_numbers(n), *c = (int32_t *)room((size_t)n * 4), *s = (int32_t *)room((size_t)n * 4);
-    int64_t *want = (int64_t *)room(bytes), *got = (int64_t *)room(bytes);
-    for (int32_t j = 0; j < n; j++) c[j] = below(65535) - 32767, s[j] = below(9) ? below(65535) - 32767 : 32767;
-    generic.turn(want, a, b, c, s, n);
-    fast.turn(got, a, b, c, s, n);
-    CHECK(memcmp(want, got, bytes) == 0);
-    free(a), free(b), free(c), free(s), free(want), free(got);
+  for (int i = 0; i < 10000 / EP_TEST_PART; i++) {
+    int32_t n = 1 + below(40), m = below(9) ? draw32(1 + below(32)) : INT32_MIN, shift = below(8) ? 30 + below(40) : below(300) - 100;
+    size_t bytes = (size_t)n * 4;
+    int32_t *a = draw_numbers(n), *b = draw_numbers(n), *other_a = (int32_t *)room(bytes), *other_b = (int32_t *)room(bytes);
+    int16_t *c = (int16_t *)room((size_t)n * 2), *s = (int16_t *)room((size_t)n * 2);
+    uint64_t counted = 5, saturated = 5;
+    if (i % 2) m &= INT32_MAX, shift = 31 + below(20);
+    for (int32_t j = 0; j < n; j++) {
+      c[j] = (int16_t)(below(65535) - 32767), s[j] = (int16_t)(below(9) ? below(65535) - 32767 : 32767);
+      other_a[j] = a[j], other_b[j] = b[j];
+    }
+    generic.turn(a, b, c, s, m, shift, n, &counted);
+    fast.turn(other_a, other_b, c, s, m, shift, n, &saturated);
+    CHECK(memcmp(a, other_a, bytes) == 0 && memcmp(b, other_b, bytes) == 0 && counted == saturated);
+    free(a), free(b), free(c), free(s), free(other_a), free(other_b);
   }
 }
 

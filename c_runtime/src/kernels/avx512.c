@@ -52,12 +52,54 @@ INLINE int rows8(int32_t *y, size_t stride, const int64_t *acc, const int32_t *s
   return 1;
 }
 
+/* sat32 of sixteen, counted; 2^31 has been added to them. */
+INLINE void put16(int32_t *y, __m512i a, __m512i b, uint64_t *count) {
+  const __m512i low = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), lift = _mm512_set1_epi64((int64_t)1 << 31);
+  store(y, _mm512_xor_si512(_mm512_permutex2var_epi32(a, low, b), _mm512_set1_epi32(INT32_MIN)));
+  if (!_mm512_test_epi64_mask(_mm512_or_si512(a, b), _mm512_set1_epi64(-((int64_t)1 << 32)))) return;
+  put(y, _mm512_sub_epi64(a, lift), count);
+  put(y + 8, _mm512_sub_epi64(b, lift), count);
+}
+
+/* Sixteen rows with multipliers above 0 and accumulators within 2^51: with M = m * 2^21 the upper 52 bits of (acc + 2^51) * M, all without
+ * sign, are floor(acc * m / 2^31) + M / 2. A line of y is written at once. Returns 0 for other numbers; y is to be computed again then. */
+INLINE int rows16(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less, int32_t most,
+                  size_t rows, int32_t tokens, uint64_t *count) {
+  const __m512i bias = _mm512_set1_epi64((int64_t)1 << 51), one = _mm512_set1_epi64(((int64_t)1 << 32) + 1);
+  __m512i m[2], from[2], by[2], wide = _mm512_setzero_si512();
+  UNROLL for (int i = 0; i < 2; i++) {
+    __m512i scale = load(scales + 16 * i);
+    m[i] = _mm512_slli_epi64(_mm512_and_si512(scale, _mm512_set1_epi64(INT32_MAX)), 21);
+    from[i] = _mm512_sub_epi64(_mm512_setzero_si512(), _mm512_srli_epi64(m[i], 1));
+    by[i] = _mm512_add_epi64(_mm512_srai_epi64(scale, 32), _mm512_set1_epi64((int64_t)shift - 32));
+    if (_mm512_movepi64_mask(_mm512_sub_epi64(by[i], _mm512_set1_epi64(most))) || _mm512_movepi64_mask(_mm512_slli_epi64(scale, 32))) return 0;
+  }
+  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows) {
+    __m512i a[2], minus = _mm512_set1_epi64(less[t]);
+    UNROLL for (int i = 0; i < 2; i++) {
+      a[i] = _mm512_add_epi64(load(acc + 8 * i), bias);
+      wide = _mm512_or_si512(wide, a[i]);
+      a[i] = _mm512_srav_epi64(_mm512_madd52hi_epu64(from[i], a[i], m[i]), _mm512_sub_epi64(by[i], minus));
+      a[i] = _mm512_srai_epi64(_mm512_add_epi64(a[i], one), 1);
+    }
+    put16(y, a[0], a[1], count);
+  }
+  return !_mm512_test_epi64_mask(wide, _mm512_set1_epi64(-((int64_t)1 << 52)));
+}
+
 AVX512 static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
                          int32_t rows, int32_t tokens, uint64_t *count) {
-  int32_t most = less[0];
+  int32_t most = less[0], r = 0;
   for (int32_t t = 1; t < tokens; t++)
     if (less[t] > most) most = less[t];
-  for (int32_t r = 0; r < rows; r += 8) {
+  for (; r + 16 <= rows; r += 16) {
+    uint64_t more = 0;
+    _mm_prefetch((const char *)(scales + 2 * r) + AHEAD, _MM_HINT_T0);
+    _mm_prefetch((const char *)(scales + 2 * r) + AHEAD + 64, _MM_HINT_T0);
+    if (!rows16(y + r, stride, acc + r, scales + 2 * r, shift, less, most, (size_t)rows, tokens, &more)) break;
+    *count += more;
+  }
+  for (; r < rows; r += 8) {
     _mm_prefetch((const char *)(scales + 2 * r) + AHEAD, _MM_HINT_T0);
     if (r + 8 <= rows && rows8(y + r, stride, acc + r, scales + 2 * r, shift, less, most, (size_t)rows, tokens, count)) continue;
     for (int32_t t = 0; t < tokens; t++)

@@ -139,6 +139,7 @@ void ep_dsp_kernels(ep_kernels *table, uint32_t cpu) {
   table->align_kv8 = EP_KERNEL(EP_FEATURE_KV8, align_kv8);
   table->requant = requant;
   table->requant_rows = requant_rows;
+  table->turn = EP_KERNEL_ANY(EP_FEATURES_ROPE, turn);
 }
 
 #else

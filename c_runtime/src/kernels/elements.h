@@ -23,6 +23,12 @@ static inline int64_t ep_act_at(const ep_curve *how, int32_t x) {
   return identity ? ep_rshift_round(x, how->id_shift) : ep_curve_at(how->table, u, how->out_shift);
 }
 
+static inline void ep_turn(int32_t *a, int32_t *b, int32_t c, int32_t s, int32_t m, int32_t shift, uint64_t *count) {
+  int64_t x = *a, y = *b;
+  *a = ep_requant(x * c - y * s, m, shift, count);
+  *b = ep_requant(x * s + y * c, m, shift, count);
+}
+
 /* d * x - sum for LayerNorm, x for RMSNorm. */
 static inline int64_t ep_centered(const ep_norm *how, int32_t x, int64_t sum) { return EP_HAS(EP_FEATURE_CENTER) && how->center ? (int64_t)how->d * x - sum : x; }
 

@@ -192,13 +192,6 @@ static void norm(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *cou
   }
 }
 
-static void turn(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n) {
-  for (int32_t j = 0; j < n; j++) {
-    out[j] = (int64_t)a[j] * c[j] - (int64_t)b[j] * s[j];
-    out[n + j] = (int64_t)a[j] * s[j] + (int64_t)b[j] * c[j];
-  }
-}
-
 /* A kernel that others take the place of in every session of this build. */
 #if defined(EDGEPOS_NATIVE) && defined(EP_HAS_DSP)
 #define EP_REPLACED(kernel) (1 ? NULL : (kernel))
@@ -231,5 +224,5 @@ void ep_generic_kernels(ep_kernels *table) {
                         .mul = mul,
                         .act = act,
                         .norm = norm,
-                        .turn = EP_KERNEL(EP_FEATURE_ROPE_HALF, turn)};
+                        .turn = EP_REPLACED(EP_KERNEL_ANY(EP_FEATURES_ROPE, turn))};
 }

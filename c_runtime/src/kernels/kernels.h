@@ -88,8 +88,8 @@ typedef struct ep_kernels {
   void (*mul)(int32_t *y, const int32_t *a, const int32_t *b, int32_t shift, int32_t n, uint64_t *count);
   void (*act)(int32_t *y, const int32_t *x, const ep_curve *how, int32_t n, uint64_t *count);
   void (*norm)(int32_t *y, const int32_t *x, const ep_norm *how, uint64_t *count);
-  /* out[j] = a[j] * c[j] - b[j] * s[j], out[n + j] = a[j] * s[j] + b[j] * c[j], |c| and |s| <= 32767. */
-  void (*turn)(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n);
+  /* a[j] becomes requant(a[j] * c[j] - b[j] * s[j], m, shift), b[j] requant(a[j] * s[j] + b[j] * c[j], m, shift); |c| and |s| <= 32767. */
+  void (*turn)(int32_t *a, int32_t *b, const int16_t *c, const int16_t *s, int32_t m, int32_t shift, int32_t n, uint64_t *count);
 } ep_kernels;
 
 /* An entry that only operators with these features call, or that those with any of them do. */

@@ -169,16 +169,26 @@ NEON static void act(int32_t *y, const int32_t *x, const ep_curve *how, int32_t 
   }
 }
 
-NEON static void turn(int64_t *out, const int32_t *a, const int32_t *b, const int32_t *c, const int32_t *s, int32_t n) {
-  int32_t j = 0;
-  for (; j + 2 <= n; j += 2) {
-    int32x2_t va = vld1_s32(a + j), vb = vld1_s32(b + j), vc = vld1_s32(c + j), vs = vld1_s32(s + j);
-    vst1q_s64(out + j, vmlsl_s32(vmull_s32(va, vc), vb, vs));
-    vst1q_s64(out + n + j, vmlal_s32(vmull_s32(va, vs), vb, vc));
-  }
-  for (; j < n; j++) {
-    out[j] = (int64_t)a[j] * c[j] - (int64_t)b[j] * s[j];
-    out[n + j] = (int64_t)a[j] * s[j] + (int64_t)b[j] * c[j];
+NEON static void turn(int32_t *a, int32_t *b, const int16_t *c, const int16_t *s, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  const int32x4_t by_m = vdupq_n_s32(m);
+  const int64x2_t by = right(shift - 32);
+  for (int32_t j = 0; j < n; j += 4) {
+    int32_t end = j + 4 < n ? j + 4 : n;
+    if (end == j + 4 && m >= 0 && shift >= 33) {
+      int32x4_t odd = vdupq_n_s32(0), x = vld1q_s32(a + j), y = vld1q_s32(b + j), cosine = vmovl_s16(vld1_s16(c + j)), sine = vmovl_s16(vld1_s16(s + j));
+      int64x2_t low = vmlsl_s32(vmull_s32(vget_low_s32(x), vget_low_s32(cosine)), vget_low_s32(y), vget_low_s32(sine));
+      int64x2_t high = vmlsl_s32(vmull_high_s32(x, cosine), vget_high_s32(y), vget_high_s32(sine));
+      int32x4_t first = requant4(low, high, by_m, by, by, &odd);
+      low = vmlal_s32(vmull_s32(vget_low_s32(x), vget_low_s32(sine)), vget_low_s32(y), vget_low_s32(cosine));
+      high = vmlal_high_s32(vmull_high_s32(x, sine), y, cosine);
+      int32x4_t second = requant4(low, high, by_m, by, by, &odd);
+      if (!vmaxvq_u32(vreinterpretq_u32_s32(odd))) {
+        vst1q_s32(a + j, first);
+        vst1q_s32(b + j, second);
+        continue;
+      }
+    }
+    for (int32_t k = j; k < end; k++) ep_turn(a + k, b + k, c[k], s[k], m, shift, count);
   }
 }
 
@@ -260,7 +270,7 @@ void ep_neon_elements(ep_kernels *table) {
   table->add = add;
   table->mul = mul;
   table->act = act;
-  table->turn = EP_KERNEL(EP_FEATURE_ROPE_HALF, turn);
+  table->turn = EP_KERNEL_ANY(EP_FEATURES_ROPE, turn);
   table->norm = norm;
 }
 

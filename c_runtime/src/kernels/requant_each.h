@@ -22,3 +22,11 @@ static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const in
   for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows)
     for (int32_t r = 0; r < rows; r++) y[r] = EP_REQUANT(acc[r], scales[2 * r], scales[2 * r + 1] + shift - less[t], count);
 }
+
+static void turn(int32_t *a, int32_t *b, const int16_t *c, const int16_t *s, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  for (int32_t j = 0; j < n; j++) {
+    int64_t x = a[j], y = b[j];
+    a[j] = EP_REQUANT(x * c[j] - y * s[j], m, shift, count);
+    b[j] = EP_REQUANT(x * s[j] + y * c[j], m, shift, count);
+  }
+}
