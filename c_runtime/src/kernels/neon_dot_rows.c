@@ -71,6 +71,7 @@ DOTPROD INLINE void eight_groups(row r[2], inputs *from, size_t step, int form, 
       int8x16x4_t x[2];
       take_two(x, from, form, in);
       add_two(&r[0], k, x, form, in);
+      PAUSE;
       add_two(&r[1], k, x, form, in);
       PAUSE;
     }
@@ -149,40 +150,42 @@ INLINE inputs inputs_at(const ep_tile *tile, size_t t, size_t i, int form, int i
 static const int16_t ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 DOTPROD INLINE void rows_of(int64_t *acc, const ep_tile *tile, size_t t, int form, int in) {
-  size_t rows = (size_t)tile->rows, groups = (size_t)tile->cols / 32;
-  const size_t step = form == W4G32 ? 2 : tile->g ? 1 : 0, apart = groups * (form == W4G32 ? 16 : 32);
+  const size_t rows = (size_t)tile->rows, groups = (size_t)tile->cols / 32, size = in == IN8 ? 32 : 64;
+  const size_t step = form == W4G32 ? 2 : tile->g ? 1 : 0;
   row r[2];
   UNROLL for (int n = 0; n < 2; n++) {
     UNROLL for (int k = 0; k < 4; k++) r[n].s[k] = vdupq_n_s32(0);
     r[n].before = vdupq_n_s32(0);
   }
   for (; t < (size_t)tile->tokens; t++) {
-    int64_t *to = acc + t * rows;
+    size_t apart = groups * (form == W4G32 ? 16 : 32), scales_apart = groups * step;
     const inputs token = inputs_at(tile, t, 0, form, in);
+    const int8_t *eights = token.x + groups / 8 * 8 * size, *pairs = token.x + groups / 2 * 2 * size;
+    int64_t *to = acc + t * rows, *end = to + rows;
     r[0].w = tile->w;
     r[0].g = tile->g ? tile->g : ones;
-    for (size_t left = rows; left; left -= left > 1 ? 2 : 1) {
-      size_t second = left > 1; /* else it is the first one again */
+    while (to < end) {
+      int alone = to + 1 == end; /* the second row is the first one again, then */
+      if (alone) apart = scales_apart = 0;
       inputs from = token;
-      r[1].w = r[0].w + second * apart;
-      r[1].g = r[0].g + second * groups * step;
+      r[1].w = r[0].w + apart;
+      r[1].g = r[0].g + scales_apart;
       r[0].sum = r[1].sum = vdupq_n_s64(0);
-      size_t n = groups;
-      for (; n >= 8; n -= 8) eight_groups(r, &from, step, form, in);
-      for (; n >= 2; n -= 2) two_groups(r, &from, step, form, in);
+      while (from.x != eights) eight_groups(r, &from, step, form, in);
+      while (from.x != pairs) two_groups(r, &from, step, form, in);
       int64x2_t both = vpaddq_s64(r[0].sum, r[1].sum);
-      if (n) {
+      if (groups % 2) {
         int64_t more[2] = {one_group(r[0].w, r[0].g, &from, form, in), one_group(r[1].w, r[1].g, &from, form, in)};
         both = vaddq_s64(both, vld1q_s64(more));
         r[1].w += form == W4G32 ? 16 : 32;
         r[1].g += step;
       }
       r[0].w = r[1].w, r[0].g = r[1].g;
-      if (second)
-        vst1q_s64(to, both);
-      else
+      if (alone)
         *to = vgetq_lane_s64(both, 0);
-      to += 2;
+      else
+        vst1q_s64(to, both);
+      to += alone ? 1 : 2;
     }
   }
 }

@@ -74,28 +74,56 @@ NEON static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shif
   }
 }
 
-/* Four rows; less: 32 - the shift of the whole. */
-INLINE int32x4_t requant_four(const int64_t *acc, const int32_t *scales, int32x4_t less, int32x4_t *odd) {
-  int32x4x2_t s = vld2q_s32(scales); /* mantissas, shifts */
-  int32x4_t by = vmaxq_s32(vsubq_s32(less, s.val[1]), vdupq_n_s32(-100));
-  *odd = vorrq_s32(*odd, vshrq_n_s32(vornq_s32(s.val[0], by), 31)); /* m < 0 or by >= 0 */
-  return requant4(vld1q_s64(acc), vld1q_s64(acc + 2), s.val[0], vmovl_s32(vget_low_s32(by)), vmovl_high_s32(by), odd);
+/* What the vectors leave to be looked at in the end: bits of mantissas and of results, and the largest of 32 - the shifts. */
+typedef struct doubts {
+  int32x4_t m, odd, highest;
+} doubts;
+
+/* Four rows: mantissas, and 32 - the shifts without those of the tokens. */
+typedef struct row_scales {
+  int32x4_t m;
+  int64x2_t by[2];
+} row_scales;
+
+INLINE row_scales scales_of(const int32_t *scales, int32x4_t less, doubts *all) {
+  int32x4_t first = vld1q_s32(scales), second = vld1q_s32(scales + 4), m = vuzp1q_s32(first, second);
+  int32x4_t by = vmaxq_s32(vsubq_s32(less, vuzp2q_s32(first, second)), vdupq_n_s32(-100));
+  all->m = vorrq_s32(all->m, m), all->highest = vmaxq_s32(all->highest, by);
+  return (row_scales){m, {vmovl_s32(vget_low_s32(by)), vmovl_high_s32(by)}};
+}
+
+INLINE int32x4_t requant_four(const int64_t *acc, const row_scales *s, int32x2_t less, int alone, doubts *all) {
+  int64x2_t first = alone ? s->by[0] : vaddw_s32(s->by[0], less), second = alone ? s->by[1] : vaddw_s32(s->by[1], less);
+  return requant4(vld1q_s64(acc), vld1q_s64(acc + 2), s->m, first, second, &all->odd);
+}
+
+/* The first rows of all tokens, a multiple of eight of them; whether all were in reach. */
+INLINE int some_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less, int32_t rows,
+                     int32_t tokens, int alone) {
+  doubts all = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(-100)};
+  int32x4_t by = vdupq_n_s32(32 - shift + (alone ? less[0] : 0));
+  int32_t most = 0;
+  for (int32_t t = 0; t < tokens && !alone; t++) most = less[t] > most ? less[t] : most;
+  for (int32_t r = 0; r + 8 <= rows; r += 8) {
+    const row_scales a = scales_of(scales + 2 * r, by, &all), b = scales_of(scales + 2 * r + 8, by, &all);
+    const int64_t *from = acc + r;
+    int32_t *to = y + r;
+    for (int32_t t = 0; t < (alone ? 1 : tokens); t++, from += rows, to += stride) {
+      int32x2_t more = alone ? vdup_n_s32(0) : vld1_dup_s32(less + t);
+      int32x4_t first = requant_four(from, &a, more, alone, &all), second = requant_four(from + 4, &b, more, alone, &all);
+      vst1q_s32(to, first);
+      vst1q_s32(to + 4, second);
+    }
+  }
+  int32x4_t late = vreinterpretq_s32_u32(vcgeq_s32(all.highest, vdupq_n_s32(-most)));
+  return !vmaxvq_u32(vreinterpretq_u32_s32(vorrq_s32(all.odd, vorrq_s32(late, vshrq_n_s32(all.m, 31)))));
 }
 
 NEON static void requant_rows(int32_t *y, size_t stride, const int64_t *acc, const int32_t *scales, int32_t shift, const int32_t *less,
                               int32_t rows, int32_t tokens, uint64_t *count) {
-  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows) {
-    int32x4_t by = vdupq_n_s32(32 + less[t] - shift);
-    for (int32_t r = 0; r < rows; r += 8) {
-      int32x4_t odd = vdupq_n_s32(0);
-      int32_t end = r + 8 < rows ? r + 8 : rows;
-      if (end == r + 8) {
-        int32x4_t a = requant_four(acc + r, scales + 2 * r, by, &odd), b = requant_four(acc + r + 4, scales + 2 * r + 8, by, &odd);
-        if (put8(y + r, a, b, odd)) continue;
-      }
-      for (int32_t i = r; i < end; i++) y[i] = ep_requant(acc[i], scales[2 * i], scales[2 * i + 1] + shift - less[t], count);
-    }
-  }
+  int fit = tokens == 1 ? some_rows(y, stride, acc, scales, shift, less, rows, tokens, 1) : some_rows(y, stride, acc, scales, shift, less, rows, tokens, 0);
+  for (int32_t t = 0; t < tokens; t++, y += stride, acc += rows)
+    for (int32_t i = fit ? rows & -8 : 0; i < rows; i++) y[i] = ep_requant(acc[i], scales[2 * i], scales[2 * i + 1] + shift - less[t], count);
 }
 
 /* ---- number by number ------------------------------------------------------------------------------------------- */
