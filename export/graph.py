@@ -110,6 +110,13 @@ class GraphBuilder:
         inputs = [self._weight(weight), self.input_ids]
         return self._op("Gather", inputs, "embed", (1, "S", weight.shape[1]), axis=0)
 
+    def read_instead(self, x: ir.Value, weight: Weight) -> None:
+        """Let the embedding ``x`` read its rows from another table."""
+        old = x.producer().inputs[0]
+        x.producer().replace_input_with(0, self._weight(weight))
+        if not old.uses():
+            del self._initializers[old.name]
+
     def rms_norm(self, x: ir.Value, name: str, gamma: Weight, epsilon: float) -> ir.Value:
         """RMS norm over the last axis; ``gamma`` is [d]."""
         return self._op(

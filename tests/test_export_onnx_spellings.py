@@ -201,6 +201,16 @@ def own_slopes(g):
     return g.op("Add", g.op("Mul", slopes, g.op("Cast", g.distance(), to=TensorProto.FLOAT)), g.causal())
 
 
+def alibi_table(g):
+    """The whole mask as a constant: biases by the keys' positions, later keys hidden."""
+    slopes = np.array([2.0 ** -(2 * h + 2) for h in range(HEADS)], np.float32).reshape(HEADS, 1, 1)
+    queries, keys = np.arange(TABLE)[:, None], np.arange(TABLE)[None, :]
+    mask = np.where(keys > queries, np.float32(-np.inf), slopes * (keys - (TABLE - 1)).astype(np.float32))
+    n = g.op("Unsqueeze", g.tokens(), g.ints(0))
+    return g.op("Slice", g.put(mask.astype(np.float32), "mask"), g.ints(0, 0), g.op("Concat", n, n, axis=0), g.ints(1, 2))
+
+
+
 def window(g):
     d = g.distance()
     hidden = g.op("Or", g.op("Greater", d, g.ints(0)), g.op("LessOrEqual", d, g.ints(-70)))
@@ -233,6 +243,7 @@ def clipped(g):
 MASKS = {
     alibi_added: Alibi(HEADS),
     alibi_by_key: Alibi(HEADS),
+    alibi_table: Alibi(HEADS),
     own_slopes: Alibi(HEADS, user_slopes=tuple(float(np.float32(s)) for s in (0.3, 0.2, 0.05, 0.01))),
     Graph.causal: NoPosition(),
     triangle: NoPosition(),
@@ -246,7 +257,7 @@ MASKS = {
 def test_masks(mask, tmp_path):
     program, canonical = steps_of(decoder(attend=lambda g, x: plain_attention(g, x, None, mask)), tmp_path)
     assert program.positions() == MASKS[mask]
-    assert canonical.context == (TABLE if mask is triangle else 2048)
+    assert canonical.context == (TABLE if mask in (triangle, alibi_table) else 2048)
     assert [s.window for s in program.layers()] == [70 if mask is window else 0]
 
 
@@ -318,6 +329,15 @@ def head_norms(g, x):
     return g.attention(rotate_half(g, q), rotate_half(g, k), v, g.causal())
 
 
+def by_einsum(g, x):
+    """Heads as an axis of the weights, scores and results by letters; a floor under the scores."""
+    q, k, v = (g.op("Einsum", x, g.random(DIM, HEADS, HEAD_DIM), equation="bsd,dhn->bshn") for _ in range(3))
+    scores = g.op("Mul", g.op("Einsum", q, k, equation="bihn,bjhn->bhij"), g.number(HEAD_DIM**-0.5))
+    p = g.op("Softmax", g.op("Max", g.op("Add", scores, g.causal()), g.number(-3.4e38)), axis=-1)
+    y = g.op("Einsum", p, v, equation="bhij,bjhn->bihn")
+    return g.op("Einsum", y, g.random(HEADS, HEAD_DIM, DIM), equation="bshn,hnd->bsd")
+
+
 def attention_operator(g, x):
     q, k, v = g.linear(x, DIM, DIM), g.linear(x, DIM, 2 * HEAD_DIM), g.linear(x, DIM, 2 * HEAD_DIM)
     return g.op("Attention", q, k, v, q_num_heads=HEADS, kv_num_heads=2, is_causal=1)
@@ -349,6 +369,7 @@ ATTENTIONS = {
     grouped: (HEADS, 2, NoPosition()),
     fused: (HEADS, HEADS, NoPosition()),
     by_head: (HEADS, HEADS, NoPosition()),
+    by_einsum: (HEADS, HEADS, NoPosition()),
     capped: (HEADS, HEADS, NoPosition()),
     head_norms: (HEADS, HEADS, HALF),
     attention_operator: (HEADS, 2, NoPosition()),
@@ -455,13 +476,31 @@ def learned_from_two(g, x):
     return g.op("Add", g.op("Add", x, g.random(1, 1, DIM)), rows)
 
 
+def learned_behind_padding(g, x):
+    """RoBERTa's: rows are counted over the tokens that are no padding, from the padding's own row on."""
+    real = g.op("Cast", g.op("Not", g.op("Equal", "input_ids", g.put(np.array(1, np.int64)))), to=TensorProto.INT64)
+    counted = g.op("Mul", g.op("CumSum", real, g.put(np.array(1, np.int64))), real)
+    return g.op("Add", x, g.op("Gather", g.random(TABLE, DIM), g.op("Add", counted, g.ints(1))))
+
+
+def one_type(g, x):
+    """The row of the only type of tokens, and no positions."""
+    return g.op("Add", x, g.op("Gather", g.random(1, DIM), g.ints(0)))
+
+
 def sinusoidal(g, x):
     table = Sinusoidal(DIM).table(np.arange(TABLE)).astype(np.float32)
     n = g.op("Unsqueeze", g.tokens(), g.ints(0))
     return g.op("Add", x, g.op("Slice", g.put(table), g.ints(0), n, g.ints(0)))
 
 
-PLACES = {learned: (Learned(TABLE), TABLE), learned_from_two: (Learned(TABLE - 2), TABLE - 2), sinusoidal: (Sinusoidal(DIM), TABLE)}
+PLACES = {
+    learned: (Learned(TABLE), TABLE),
+    learned_behind_padding: (Learned(TABLE - 2), TABLE - 2),
+    one_type: (NoPosition(), 2048),
+    learned_from_two: (Learned(TABLE - 2), TABLE - 2),
+    sinusoidal: (Sinusoidal(DIM), TABLE),
+}
 
 
 @pytest.mark.parametrize("start", PLACES, ids=lambda f: f.__name__)

@@ -41,6 +41,7 @@ from .writer import LimitFound, Writer
 DEFAULT_CONTEXT = 2048  # where nothing in the graph bounds it
 MOST_POSITIONS = 2**18
 FAMILY = "onnx"
+LOGITS = "logits of a model whose attention goes in both directions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class Found:
     """A canonical graph; its values beside those of the source with the same numbers; the vocabulary; the name of its value that is the
     source's output; the source without branches; where its rotation depends on the length, the longest text that has that of short
     ones and the shortest that has the context's; the shapes of empty caches by name; weights that are codes in the source; tables that it has
-    in 16 bits only (`Writer.narrow`); files that decided the pooling."""
+    in 16 bits only (`Writer.narrow`); the id of its padding; files that decided the pooling."""
 
     model: ir.Model
     foreign: dict[ir.Value, ir.Value]
@@ -59,6 +60,7 @@ class Found:
     caches: dict[str, tuple[int, ...]]
     grids: dict[str, BlockRows]
     narrow: dict[str, float]
+    padding: int | None
     files: tuple[Path, ...] = ()
 
 
@@ -210,7 +212,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     constants.check_sizes(list(reader.met), max(lengths_of(frame, context)))  # before ONNX Runtime computes them
     writer.at = frame.logits.producer()
     result = reader.value(frame.logits)
-    facts = {"source": model, "changes": writer.changes, "caches": {v.name: shape for v, shape in reader.caches.items()}, "grids": writer.grids, "narrow": writer.narrow}
+    facts = {"source": model, "changes": writer.changes, "caches": {v.name: shape for v, shape in reader.caches.items()}, "grids": writer.grids, "narrow": writer.narrow, "padding": writer.padding}
     if not encoder:
         other = row_output(graph, frame)
         if other is not None and not _may_be_logits(writer, result):
@@ -222,7 +224,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
             builder.classes(int(value.shape[1]), frame.labels)
         return Found(builder.finish(value), writer.foreign, 1, compared, **facts)
     if frame.logits.name == "logits":
-        raise writer.refuse("logits of a model whose attention goes in both directions", "embeddings of such models, and logits of causal decoders")
+        raise writer.refuse(LOGITS, "embeddings of such models, and logits of causal decoders")
     if writer.embedding is None:
         raise writer.refuse("an encoder without a table of embeddings", "models that read token ids")
     value, compared, files = _embedding(writer, result, folder)
@@ -258,6 +260,8 @@ def _embedding(writer: Writer, result, folder: Path | None) -> tuple[ir.Value, s
     if not isinstance(result, Form) or len(result.shape) != 3:
         raise writer.refuse("an output that is neither the rows of all tokens nor one row for all", "encoders with such an output")
     x = writer.value(result)
+    if _may_be_logits(writer, result) and x.shape[2] == len(writer.embedding[1]):
+        raise writer.refuse(LOGITS, "embeddings of such models, and logits of causal decoders")
     head = read_sentence_head(folder, int(x.shape[2])) if folder is not None else SentenceHead()
     return head.add(writer.graph, x), x.name, head.files
 

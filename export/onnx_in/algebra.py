@@ -15,6 +15,7 @@ from .values import GRID, Form, Function, MaskStep, Mean, Scores, Statistic
 BINARY = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power, "Max": np.maximum, "Min": np.minimum,
 }  # fmt: skip
+LEAST_BOUND = 6e4  # of a guard against the overflow of float16
 HIDDEN = -1e4  # a score at or below this is hidden
 
 
@@ -50,6 +51,8 @@ def _with_constant(reader, node: ir.Node, op: str, a, b):
     if isinstance(x, Form) and op in ("Add", "Sub", "Mul", "Div") and not (op == "Div" and first):
         reader.use_constant(node.inputs[0 if first else 1], constant)
         return reader.writer.settle(_linear(op, x, constant, first))
+    if isinstance(x, Form) and op in ("Max", "Min") and _guards(reader, constant):
+        return x
     if constant.size != 1 and not (constant == constant.flat[0]).all():
         return None
     x = as_function(reader, x)
@@ -77,6 +80,8 @@ def _scores_with(reader, node: ir.Node, op: str, x: Scores, constant: np.ndarray
         if any(s.kind == "where" for s in steps) or not factor > 0:
             return None
         return replace(x, samples=x.samples * factor, steps=steps)
+    if op == "Max" and constant.size == 1 and constant.item() <= HIDDEN and not x.probabilities:
+        return x  # a floor under hidden scores
     if op in ("Add", "Sub") and not (op == "Sub" and first) and not x.probabilities:
         return masked(reader, x, MaskStep("add", value, 1.0 if op == "Add" else -1.0), constant)
     return None
@@ -208,13 +213,29 @@ def _isnan(reader, node: ir.Node, arguments: list):
     return replace(arguments[0], nans=True)
 
 
+def _isinf(reader, node: ir.Node, arguments: list) -> np.ndarray:
+    """Whether 16 bits overflow: no, in float32."""
+    x = arguments[0]
+    if not isinstance(x, (Form, Function)) or not reader.constants.rounding:
+        raise reader.unknown(node, arguments)
+    return np.zeros(x.shape, bool)
+
+
+def _guards(reader, bound) -> bool:
+    """Whether a bound of a tensor is one against the overflow of 16 bits."""
+    return reader.constants.rounding > 0 and isinstance(bound, np.ndarray) and bound.size > 0 and bool(np.abs(bound).min() >= LEAST_BOUND)
+
+
 def _clip(reader, node: ir.Node, arguments: list):
-    """Bounds on a statistic or a function."""
+    """Bounds on a statistic or a function; those of float16 bound nothing in float32."""
     x, low, high = [*arguments, None, None][:3]
+    bounds = [a for a in (low, high) if a is not None]
+    if isinstance(x, Form) and all(_guards(reader, a) for a in bounds):
+        return x
     if not isinstance(x, (Statistic, Function)) or any(a is not None and not isinstance(a, np.ndarray) for a in (low, high)):
         raise reader.unknown(node, arguments)
     samples = x.samples if low is None else np.maximum(x.samples, low.item())
     return replace(x, samples=samples if high is None else np.minimum(samples, high.item()))
 
 
-OPERATORS = {name: _binary for name in BINARY} | {name: _unary for name in FUNCTIONS} | {"Where": _where, "IsNaN": _isnan, "Clip": _clip}
+OPERATORS = {name: _binary for name in BINARY} | {name: _unary for name in FUNCTIONS} | {"Where": _where, "IsInf": _isinf, "IsNaN": _isnan, "Clip": _clip}

@@ -82,7 +82,7 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
     if q_turn is not None:
         spec, gain = rope_spec(writer, q_turn, k_dim)
         q_base, k_base = (_divided(x, spec.rotary_dim, gain) for x in (q_base, k_base))
-    group = _group(k_base, v_base)
+    group = 1 if writer.encoder else _group(k_base, v_base)  # an encoder's keys are not shared: their rows are repeated
     if heads % group:
         raise writer.refuse(f"{heads} query heads that share keys in runs of {group}", "whole groups")
     q_base, factor = _without_factor(q_base)
@@ -96,8 +96,8 @@ def write_attention(writer, used: list[Source], first: np.ndarray) -> ir.Value:
     if abs(scale * math.sqrt(k_dim) - 1) <= 4 * writer.constants.rounding:
         scale = 1 / math.sqrt(k_dim)  # a 16-bit constant, or one on q and one on k, stands for it
     if writer.encoder:
-        if softcap or group != 1:
-            raise writer.refuse("capped scores or shared keys in an encoder", "plain attention of all tokens to all tokens, or causal")
+        if softcap:
+            raise writer.refuse("capped scores in an encoder", "plain attention of all tokens to all tokens, or causal")
         q_base = q_base.scaled(np.float64(scale * math.sqrt(k_dim)))  # the canonical scale is 1/sqrt(n)
         if abs(scale * math.sqrt(k_dim) - 1) < 1e-6:
             q_base = Form(q_base.codes, np.ones_like(q_base.coefs), q_base.const)

@@ -30,6 +30,7 @@ SHRINKING = frozenset(
 SIZED = frozenset(
     "Concat Constant ConstantOfShape Expand EyeLike Gather GatherElements GatherND MatMul Gemm OneHot Pad Range ScatterElements ScatterND Tile".split()
 )
+ASKED = ("Shape", "Size", "Not", "IsInf")  # of a tensor that depends on the ids: its shape, whether ids are no padding, whether it overflows
 CHOICE = "edgepos.choice"  # domain of an If whose branches are its inputs
 KNOWN = ELEMENTWISE | SHRINKING | SIZED
 
@@ -68,7 +69,7 @@ class Constants:
         if node.domain == CHOICE:
             return [arguments[1] if arguments[0].item() else arguments[2]]
         if node.op_type not in KNOWN or node.domain not in ("", "ai.onnx"):
-            raise refuse(node, "an operator on values that do not depend on the token ids", f"of those: {', '.join(sorted(KNOWN))}")
+            raise refuse(node, "an operator on values that do not depend on the token ids", "those that tables, masks and weights are usually computed with")
         _check_count(node, _elements(node, arguments), MOST_ELEMENTS)
         try:
             if node.op_type == "GatherND" and not node.attributes.get_int("batch_dims", 0):
@@ -147,7 +148,7 @@ class Constants:
                         waiting[x] = waiting.get(x, 0) + 1
                 continue
             stack.append((node, True))
-            if node.op_type in ("Shape", "Size") and node.inputs[0] in self._shapes:
+            if node.op_type in ASKED and node.inputs[0] in self._shapes:
                 continue
             for x in node.inputs:
                 if x is not None and not self.is_given(x) and x.producer() is not None and x.producer() not in order:
@@ -155,11 +156,11 @@ class Constants:
         return list(order), waiting
 
     def _shaped(self, value: ir.Value, node: ir.Node, length: int) -> np.ndarray:
-        """A stand-in for a tensor of which only the shape is asked."""
-        if node.op_type not in ("Shape", "Size") or value not in self._shapes:
+        """A stand-in for a tensor of which only the shape is asked, or what is the same for all."""
+        if node.op_type not in ASKED or value not in self._shapes:
             raise refuse(node, "depends on the token ids", "constants")
         shape = [d // self.length * length if d % self.length == 0 else d for d in self._shapes[value]]
-        return np.broadcast_to(np.float32(0), shape)
+        return np.broadcast_to(np.bool_(False) if node.op_type == "Not" else np.float32(0), shape)
 
 
 def longest_working(works: Callable[[int], bool], low: int, high: int) -> int:

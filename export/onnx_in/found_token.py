@@ -72,6 +72,15 @@ def _equal(reader, node: ir.Node, arguments: list) -> Marks:
     return Marks(int(token.item()), ids.shape)
 
 
+def _not(reader, node: ir.Node, arguments: list) -> np.ndarray:
+    """Ids that are not the padding's: all of them, because a text of a bundle has no padding."""
+    x, writer = arguments[0], reader.writer
+    if not isinstance(x, Marks) or writer.padding not in (None, x.token):
+        raise reader.unknown(node, arguments)
+    writer.padding = x.token
+    return np.ones(x.shape, bool)
+
+
 def _argmax(reader, node: ir.Node, arguments: list) -> FoundToken:
     x, axis = arguments[0], node.attributes.get_int("axis", 0)
     rank = len(x.shape)
@@ -84,9 +93,11 @@ def _argmax(reader, node: ir.Node, arguments: list) -> FoundToken:
 def _gather_nd(reader, node: ir.Node, arguments: list) -> Form:
     x, found = arguments
     batch = node.attributes.get_int("batch_dims", 0)
+    if isinstance(found, np.ndarray) and isinstance(x, Form):
+        return x.moved(lambda array: reader.constants.move(node, array, [found])[0])
     if not isinstance(found, FoundToken) or found.zeros + batch != 1 or found.shape != (1, 2 - batch):
         raise reader.unknown(node, arguments)
     return row_at(reader, node, x, found, keep=False)
 
 
-OPERATORS = {"Equal": _equal, "ArgMax": _argmax, "GatherND": _gather_nd}
+OPERATORS = {"Equal": _equal, "Not": _not, "ArgMax": _argmax, "GatherND": _gather_nd}

@@ -20,6 +20,8 @@ def _matmul(reader, node: ir.Node, arguments: list):
     a, b = arguments
     if isinstance(a, (Form, Function)) and isinstance(b, np.ndarray):
         flat = b.reshape(b.shape[-2:]) if b.ndim > 2 and b.size == np.prod(b.shape[-2:]) else b
+        if flat.ndim > 2:
+            raise reader.writer.refuse(f"a product of a tensor {list(a.shape)} with matrices {list(b.shape)}, as of positions that are keys", "one matrix for all tokens")
         return linear(reader, node, a, flat.T, node.inputs[1])
     if isinstance(a, (Form, Function, Scores)) and isinstance(b, (Form, Function)):
         return attention.product(reader, node, a, b)

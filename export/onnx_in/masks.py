@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from .values import MaskStep
 
 LONGEST_PROBE = 4200  # tokens; a mask has the square of that
 FIRST_PROBES = (2, 67)
+MOST_BIASES = 2**24  # numbers of a bias that is looked at as a whole
 MOST_SCALARS = 64  # numbers in a constant that is no table
 BIAS_PROBES = (129, 257, 513, 1025)
 T5_KINDS = ((32, 128), (32, 256), (16, 128), (32, 64), (64, 128))
@@ -58,6 +60,8 @@ def identify(writer, parts: Parts) -> Mask:
 
 def _identify(writer, parts: Parts) -> Mask:
     probes = [n for n in _probes(writer, parts) if _fits(writer, parts, n)]
+    if writer.longest <= LONGEST_PROBE:  # all of a mask that is a table
+        probes = sorted({*probes, writer.longest})
     if writer.length > 1 and not evaluate(writer, parts, writer.length)[1].any():
         return _both_directions(writer, parts, probes)
     windows = {length: _window(writer, evaluate(writer, parts, length)[1], length) for length in probes}
@@ -68,7 +72,8 @@ def _identify(writer, parts: Parts) -> Mask:
         if found != (window if window < length else 0):
             raise writer.refuse(f"a window that is not {window} keys at {length} tokens", "one window")
     heads = sum(n for n, _ in parts)
-    last = probes[-1] if probes[-1] <= 256 else max(p for p in probes if p <= 256)
+    most = max(256, math.isqrt(MOST_BIASES // heads))
+    last = max(p for p in probes if p <= most)
     bias, hidden = evaluate(writer, parts, last)
     if not np.any(bias[~np.broadcast_to(hidden, bias.shape)] if bias.shape == hidden.shape else np.where(hidden, 0, bias)):
         return Mask(window)

@@ -12,15 +12,15 @@ import onnx_ir as ir
 from edgepos.errors import FormatError
 
 from ..block_rows import BlockRows
-from . import algebra, attention, compound, contrib, found_token, images, linears, moves, norms
+from . import algebra, attention, compound, contrib, einsum, found_token, images, linears, moves, norms
 from .constants import CHOICE, Constants, check_size
 from .looks import label, refuse
 from .pooling import TokenSum
 from .values import Form, Function, Mean, Scores, Statistic
 from .writer import Writer
 
-OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS | found_token.OPERATORS | images.OPERATORS
-SUPPORTED = f"on values that depend on the token ids: {', '.join(sorted(OPERATORS))}"
+OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS | einsum.OPERATORS | found_token.OPERATORS | images.OPERATORS
+SUPPORTED = "the operators that norms, activations, linears, rotations and attention are usually spelled with (docs/onnx.md)"
 
 LOOKS = {
     Form: "a tensor",

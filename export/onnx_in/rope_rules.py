@@ -92,7 +92,10 @@ def _yarn(frequencies: np.ndarray, settings: dict, attention_factor: float, prec
             if (ramp < -off).any() or (ramp > 1 + off).any() or (np.diff(ramp) < -np.maximum(off[1:], off[:-1])).any():
                 continue
             usual = 0.1 * math.log(factor) + 1
+            between = ((ramp > off) & (ramp < 1 - off)).sum()
             kept = None if abs(attention_factor / usual - 1) < max(1e-6, precision.max()) else attention_factor
+            if kept is not None and between < 2:
+                continue  # Llama 3's rule could be it as well
             for length in YARN_LENGTHS:
                 for whole in (True, False):
                     low, high = (pairs * math.log(length / (turns * 2 * math.pi)) / math.log(theta) for turns in (32, 1))

@@ -60,9 +60,11 @@ class Writer:
         self.caches: list[tuple[Cached, Cached]] = []  # cos and sin of rotation operators
         # Where the rotation depends on the length: the longest text that has that of short ones, the shortest that has the context's.
         self.changes: tuple[int, int] | None = None
+        self.padding: int | None = None  # the id that the graph takes for padding
         self.layers = 0
         self.part = ""  # of a linear that is used in parts: q, k or v
         self.placed = False
+        self.shifted: ir.Value | None = None  # the embeddings, where a row was added to all of them
         self.embedding: tuple[str, np.ndarray | BlockRows] | None = None  # name and table
         self.grids: dict[str, BlockRows] = {}  # weights that are codes in the graph
         self.narrow: dict[str, float] = {}  # canonical tables of positions that the graph has in 16 bits only: name → what those may be off by
@@ -201,12 +203,24 @@ class Writer:
                 raise self.refuse("a norm of heads whose weights differ by head", "one weight vector for all heads")
             return self._norm(what, parts[0], None if shift is None else shift[0])
         if isinstance(what, Made):
-            if (factor == 1).all() and const is None:
+            if (factor == 1).all() and const is None and what.value is not self.shifted:
+                return what.value
+            if (factor == 1).all() and const is not None and self._shift(what.value, const):
                 return what.value
             if const is None and (factor == factor[0]).all() and what.value.producer().op_type == "Gather" and factor[0] > 0:
                 return self.graph.scaled(what.value, self.name("embed.scaled"), float(factor[0]))
         looks = "centered values that no norm follows" if isinstance(what, Centered) else "a result times or plus a constant"
         raise self.refuse(looks, "constants on embeddings (one factor), linears, norms, and scores")
+
+    def _shift(self, embed: ir.Value, row: np.ndarray) -> bool:
+        """Add a row, as that of the one type of tokens, to the table of embeddings that nothing has read yet."""
+        if embed.name != "embed" or embed.uses():
+            return False
+        name, table = self.embedding
+        self.shifted = embed
+        rows = (np.asarray(table, np.float32) + row).astype(np.float32)
+        self.graph.read_instead(embed, Weight(self.name(f"{name.removesuffix('.weight')}.sum.weight"), rows, rows.shape))
+        return True
 
     # ---- nodes
 
