@@ -199,7 +199,7 @@ static void test_attention(void) {
 static int32_t draw32(int bits) { return (int32_t)((int64_t)draw(&state) >> 32) >> (32 - bits); }
 
 static void test_quant8g32(void) {
-  for (int i = 0; i < 20000; i++) {
+  for (int i = 0; i < 20000 / EP_TEST_PART; i++) {
     int32_t n = 1 + below(150), groups = (n + 31) / 32, bits = 1 + below(32);
     int32_t *x = (int32_t *)room((size_t)n * 4), *want_d = (int32_t *)room((size_t)groups * 4), *got_d = (int32_t *)room((size_t)groups * 4);
     int8_t *want = (int8_t *)room((size_t)groups * 32), *got = (int8_t *)room((size_t)groups * 32);
