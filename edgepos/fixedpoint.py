@@ -34,12 +34,16 @@ def round_half_up(x: mpmath.mpf) -> int:
 
 def sat32(x) -> np.ndarray:
     """Clamp to int32."""
-    return np.clip(_i64(x), INT32_MIN, INT32_MAX)
+    return np.minimum(np.maximum(_i64(x), INT32_MIN), INT32_MAX)
 
 
 def rshift_round(x, n) -> np.ndarray:
     """floor(x / 2^n + 1/2) for any n; a negative n is a left shift that saturates to int64."""
-    x, n = np.broadcast_arrays(_i64(x), _i64(n))
+    x, n = _i64(x), _i64(n)
+    if n.size and n.min() >= 1 and n.max() <= 63:  # as almost always: what is below does the same
+        half = x >> (n - 1)
+        return _i64((half >> 1) + (half & 1))
+    x, n = np.broadcast_arrays(x, n)
     half = x >> np.clip(n - 1, 0, 63)
     right = (half >> 1) + (half & 1)
     left_by = np.clip(-n, 0, 62)
@@ -59,7 +63,11 @@ def _product96(a, m) -> tuple[np.ndarray, np.ndarray]:
 def requant(a, m, n) -> np.ndarray:
     """floor(a·m / 2^n + 1/2) clamped to int32, from the exact 96-bit product. a int64, m int32, any n."""
     hi, lo = _product96(a, m)
-    hi, lo, n = np.broadcast_arrays(hi, lo, _i64(n))
+    n = _i64(n)
+    if n.size and n.min() >= 33:  # as mostly: what is below does the same
+        half = hi >> np.minimum(n - 33, 63)
+        return sat32((half >> 1) + (half & 1))
+    hi, lo, n = np.broadcast_arrays(hi, lo, n)
     negative = hi < 0
     saturated = np.where(negative, INT32_MIN, INT32_MAX)
     k = n - 1
@@ -301,7 +309,10 @@ def narrow16(x) -> tuple[np.ndarray, np.ndarray]:
     largest = np.abs(x).max(axis=-1)
     s = np.zeros_like(largest)
     for _ in range(17):
-        s += rshift_round(largest, s) > NARROW_MAX
+        wide = rshift_round(largest, s) > NARROW_MAX
+        if not wide.any():
+            break
+        s += wide
     return rshift_round(x, s[..., None]), s
 
 
