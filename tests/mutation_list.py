@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-EQUALITY_TESTS = ("test_engines.py", "test_fixed_c.py")
+QUICK_TESTS = ("test_ties.c", "test_rotate.c", "test_sample.c")
+EQUALITY_TESTS = (*QUICK_TESTS, "test_engines.py", "test_fixed_c.py")
+FIXED_TESTS = ("test_fixed_c.py",)
+POOL_TESTS = ("test_engines.py::test_embeddings_are_the_same_in_all_engines",)
+IMAGE_TESTS = ("test_engines.py::test_images_give_the_same_in_all_engines",)
 SPECIFICATION_TESTS = ("test_fixedpoint.py", "test_golden.py")
 ALIBI_TESTS = ("test_compiler_constants.py", "test_positions_alibi.py")
-ROWS_TESTS = ("test_positions_rows.py",)
+ROWS_TESTS = ("test_rotate.c", "test_positions_rows.py")
 INCREMENT_TESTS = ("test_positions_increments.py",)
-C_TESTS = ("test_ties", "test_fixed", "test_eval", "test_sample", "test_rotate")
 GENERATION_TESTS = ("test_runtime_generation.py",)
 CHAT_TESTS = ("test_chat.py",)
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """`old` becomes `new` in `file`. tests: files that must notice, besides C_TESTS."""
+    """`old` becomes `new` in `file`. tests: files, or single tests of one, that must notice."""
 
     name: str
     file: str
@@ -63,7 +66,7 @@ MUTATIONS = (
     Mutation("sat32 wraps at the bottom", _SRC + "fixed.h", ": x < INT32_MIN ? INT32_MIN : (int32_t)x", ": (int32_t)x"),
     Mutation("repeated positions do not repeat", _SRC + "exec.c", "modulo ? at % modulo : at", "modulo ? (at < modulo ? at : modulo - 1) : at"),
     Mutation("saturations are not counted", _SRC + "fixed.h", "*count += y != x;", "(void)count;"),
-    Mutation("requant far outside wraps", _SRC + "fixed.h", "if (top < -4 || top > 3) return far;", ""),
+    Mutation("requant far outside wraps", _SRC + "fixed.h", "if (top < -4 || top > 3) return far;", "", FIXED_TESTS),
     Mutation("bias is added without saturation", _SRC + "kernels/generic.c", "y[i] = ep_sat32_count((int64_t)y[i] + how->beta[i], count)", "y[i] = (int32_t)((uint32_t)y[i] + (uint32_t)how->beta[i])"),
     Mutation("Narrow reaches 32767", _SRC + "fixed.h", "(ep_rshift_round(a, s) > 32639)", "(ep_rshift_round(a, s) > 32767)"),
     # Tables.
@@ -103,19 +106,19 @@ MUTATIONS = (
     Mutation("kv8 scales are not folded", _SRC + "kernels/requant_each.h", "p[j] = EP_REQUANT((int64_t)p[j] * a[j], m, shift, &never)", "p[j] = EP_REQUANT((int64_t)p[j] * a[0], m, shift, &never)"),
     Mutation("kv16 shifts are not folded", _SRC + "kernels/generic.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - s[j])", "(void)s"),
     Mutation("ALiBi of another head", _SRC + "attention.c", "[a->head]", "[a->head ? a->head - 1 : 1]"),
-    Mutation("ALiBi from the slot, not the position", _SRC + "attention.c", "a.position = b->s->positions[slot]", "a.position = slot"),
+    Mutation("ALiBi from the slot, not the position", _SRC + "attention.c", "a.position = b->s->positions[slot]", "a.position = slot", ("test_engines.py::test_cuts_batches_and_threads_change_nothing",)),
     # Embeddings.
-    Mutation("the mean is rounded down", _SRC + "pool.c", "(int32_t)ep_div_round_half_up(sum, n)", "(int32_t)(sum >= 0 ? sum / n : -((n - 1 - sum) / n))"),
-    Mutation("the mean leaves out a token", _SRC + "pool.c", "for (int32_t t = 0; t < n; t++, x += width)", "for (int32_t t = 0; t < n - (n > 1); t++, x += width)"),
-    Mutation("the last row is the first", _SRC + "pool.c", "if (kind == LAST) return n - 1;", "if (kind == LAST) return 0;"),
-    Mutation("the largest becomes the smallest", _SRC + "pool.c", "if (*x > largest) largest = *x;", "if (*x < largest) largest = *x;"),
-    Mutation("of equal largest ids the last counts", _SRC + "pool.c", "ids[t] > ids[at]", "ids[t] >= ids[at]"),
-    Mutation("the token of a pooling is not looked for", _SRC + "pool.c", "ids[t] == id", "ids[t] == 0"),
+    Mutation("the mean is rounded down", _SRC + "pool.c", "(int32_t)ep_div_round_half_up(sum, n)", "(int32_t)(sum >= 0 ? sum / n : -((n - 1 - sum) / n))", POOL_TESTS),
+    Mutation("the mean leaves out a token", _SRC + "pool.c", "for (int32_t t = 0; t < n; t++, x += width)", "for (int32_t t = 0; t < n - (n > 1); t++, x += width)", POOL_TESTS),
+    Mutation("the last row is the first", _SRC + "pool.c", "if (kind == LAST) return n - 1;", "if (kind == LAST) return 0;", POOL_TESTS),
+    Mutation("the largest becomes the smallest", _SRC + "pool.c", "if (*x > largest) largest = *x;", "if (*x < largest) largest = *x;", POOL_TESTS),
+    Mutation("of equal largest ids the last counts", _SRC + "pool.c", "ids[t] > ids[at]", "ids[t] >= ids[at]", POOL_TESTS),
+    Mutation("the token of a pooling is not looked for", _SRC + "pool.c", "ids[t] == id", "ids[t] == 0", POOL_TESTS),
     Mutation("golden's mean is rounded down", "edgepos/golden.py", "fx.div_round_half_up(x.sum(axis=0, keepdims=True), np.int64(len(x)))", "x.sum(axis=0, keepdims=True) // len(x)", SPECIFICATION_TESTS),
     # Images.
-    Mutation("a patch begins a row too high", _SRC + "image.c", "(size_t)(at / across * patch) * row", "(size_t)(at / across * patch - (at >= across)) * row"),
-    Mutation("a byte is not taken from its zero", _SRC + "image.c", "y[k] = from[k] - zero", "y[k] = from[k]"),
-    Mutation("the first patch stands where the class token does", _SRC + "image.c", "if (t < first)", "if (t + 1 < first)"),
+    Mutation("a patch begins a row too high", _SRC + "image.c", "(size_t)(at / across * patch) * row", "(size_t)(at / across * patch - (at >= across)) * row", IMAGE_TESTS),
+    Mutation("a byte is not taken from its zero", _SRC + "image.c", "y[k] = from[k] - zero", "y[k] = from[k]", IMAGE_TESTS),
+    Mutation("the first patch stands where the class token does", _SRC + "image.c", "if (t < first)", "if (t + 1 < first)", IMAGE_TESTS),
     # Choices.
     Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= best", "lane->tile[r - row] < best"),
     Mutation("argmax over threads takes the last of equals", _SRC + "head.c", "lane->best > best->best", "lane->best >= best->best"),
@@ -131,11 +134,12 @@ MUTATIONS = (
     Mutation("line feeds behind a marker stay", _SRC + "chat.c", "while (row[2] & MARKER_LINES && ", "while (0 && ", CHAT_TESTS),
     Mutation("chat keeps white space that a join takes", _SRC + "chat.c", "size -= space_behind((const uint8_t *)own + start, size - start);", "(void)space_behind;", CHAT_TESTS),
     Mutation("chat renders empty contents", _SRC + "chat.c", "flags >> (role - 1) & 1", "flags >> (role + 8) & 1", CHAT_TESTS),
-    Mutation("contents hold control tokens", _SRC + "tokenizer.c", "if (w->content < w->n_contents) room =", "if (w->content > w->n_contents) room =", CHAT_TESTS),
+    Mutation("contents hold control tokens", _SRC + "tokenizer.c", "if (w->content < w->n_contents) room =", "if (w->content > w->n_contents) room =", ("test_chat.py::test_contents_cannot_hold_control_tokens",)),
     Mutation("golden penalty on every occurrence", "edgepos/sampling.py", "text[-self.penalty_last :]", "text[: self.penalty_last or None]", GENERATION_TESTS),
     # The specification itself, against mathematics.
     Mutation("golden GQA head map swapped", "edgepos/golden.py", "np.arange(heads) * cache.k.shape[0] // heads", "np.arange(heads) % cache.k.shape[0]", SPECIFICATION_TESTS),
-    Mutation("golden rounds down", "edgepos/fixedpoint.py", "right = (half >> 1) + (half & 1)", "right = half >> 1", SPECIFICATION_TESTS),
+    Mutation("golden rounds down", "edgepos/fixedpoint.py", "return _i64((half >> 1) + (half & 1))", "return _i64(half >> 1)", SPECIFICATION_TESTS),
+    Mutation("golden rounds down beside left shifts", "edgepos/fixedpoint.py", "right = (half >> 1) + (half & 1)", "right = half >> 1", SPECIFICATION_TESTS),
     Mutation("golden without epsilon", "edgepos/golden.py", "int((small * small).sum()) + epsilon", "int((small * small).sum())", SPECIFICATION_TESTS),
     Mutation("one ALiBi slope of the compiler", "edgepos/compiler/constants.py", "return plan.slopes.view(np.int32), plan.shift", "plan.slopes[-1] += 1\n    return plan.slopes.view(np.int32), plan.shift", ALIBI_TESTS),
 )  # fmt: skip
