@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -27,6 +28,7 @@ class Terminal:
         self.keys, inside = pty.openpty()
 
         def own_terminal() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background inherits that it is ignored
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
