@@ -19,6 +19,7 @@ class Shape:
     head_dim: int = 10
     v_dim: int = 10
     pairs: int = 5
+    own_increments: bool = False  # of each layer
     layout: int = 1
     alibi: bool = False
     center: bool = False
@@ -163,6 +164,8 @@ def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) ->
         if s.head_norm:
             q, k = b.norm(q, s, s.heads), b.norm(k, s, s.kv_heads)
         if s.pairs:
+            if s.own_increments and layer:
+                increments = b.tensor(b.numbers(np.int32, (s.pairs, 2)))
             rope = {"head_dim": s.head_dim, "layout": s.layout, "amp_m": 1073774593, "amp_shift": 45}
             q = b.op(Op.ROPE, b.value(s.heads * s.head_dim), [q], [increments], heads=s.heads, **rope)
             k = b.op(Op.ROPE, b.value(s.kv_heads * s.head_dim), [k], [increments], heads=s.kv_heads, **rope)

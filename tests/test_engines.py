@@ -21,7 +21,7 @@ from edgepos.sampling import Rng, Sampling, sample
 SHAPES = {
     "rope-interleaved": Shape(),
     "rope-half-partial": Shape(layout=0, pairs=3, bias=True),
-    "rope-per-row": Shape(grouped=False, kv_heads=6),
+    "rope-per-row": Shape(grouped=False, kv_heads=6, own_increments=True),
     "alibi-layernorm": Shape(pairs=0, alibi=True, center=True, bias=True, kv_heads=1),
     "both, odd sizes": Shape(alibi=True, v_dim=7, width=33, inner=65, heads=4, kv_heads=4, head_dim=6, pairs=2, vocab=131),
     "learned positions, head norms": Shape(pairs=0, table=60, offset=2, head_norm=True, center=True, bias=True),
