@@ -29,23 +29,27 @@ INLINE int32x4_t two_scales(const int16_t *g, const int16_t *next) {
   return vmovl_s16(vreinterpret_s16_s32(vld1_s32(pair)));
 }
 
-/* Rows r to r + rows - 1 of token t, rows <= ROWS. */
-TARGET INLINE void some_rows(int64_t *acc, const ep_tile *tile, size_t r, size_t t, size_t rows, int form) {
+/* Rows r to r + ROWS - 1 of token t; those beyond the tile are its last one, and left out of acc. */
+TARGET INLINE void some_rows(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int form) {
   size_t groups = (size_t)tile->cols / 32, i = 0, bytes = form == W4G32 ? 16 : 32, step = form == W4G32 ? 2 : 1;
   const int8_t *w[ROWS];
   const int16_t *g[ROWS], *x = tile->x + t * (size_t)tile->cols;
   const int32_t *totals = sums_at(tile, t, 0, form);
+  size_t rest = (size_t)tile->rows - r;
   int64_t *to = acc + t * (size_t)tile->rows + r;
   int64x2_t sum[ROWS];
   int64_t minima[ROWS];
-  UNROLL for (size_t n = 0; n < rows; n++) sum[n] = vdupq_n_s64(0), minima[n] = 0;
+  UNROLL for (size_t n = 0; n < ROWS; n++) sum[n] = vdupq_n_s64(0), minima[n] = 0;
   w[0] = weights_at(tile, r, 0, form), g[0] = scales_at(tile, r, 0, form);
-  UNROLL for (size_t n = 1; n < rows; n++) w[n] = w[n - 1] + groups * bytes, g[n] = form == W8 ? NULL : g[n - 1] + groups * step;
+  UNROLL for (size_t n = 1; n < ROWS; n++) {
+    size_t more = n < rest ? groups : 0;
+    w[n] = w[n - 1] + more * bytes, g[n] = form == W8 ? NULL : g[n - 1] + more * step;
+  }
   for (; i + 4 <= groups; i += 4) {
     int32x4_t s[ROWS], pairs[ROWS]; /* added up by twos as soon as they are there: registers are few */
     UNROLL for (size_t k = 0; k < 4; k++, x += 32) {
       x_group a = take_x(x);
-      UNROLL for (size_t n = 0; n < rows; n++) {
+      UNROLL for (size_t n = 0; n < ROWS; n++) {
         int32x4_t now = products(weights(w[n] + k * bytes, form), a);
         if (k % 2 == 0) s[n] = now;
         if (k == 1) pairs[n] = vpaddq_s32(s[n], now);
@@ -53,23 +57,23 @@ TARGET INLINE void some_rows(int64_t *acc, const ep_tile *tile, size_t r, size_t
       }
       PAUSE;
     }
-    UNROLL for (size_t n = 0; n < rows; n++) {
+    UNROLL for (size_t n = 0; n < ROWS; n++) {
       int32x4_t by = scales4(&sum[n], form == W8 ? NULL : g[n] + i * step, form == W4G32 ? totals + i : NULL, form);
       sum[n] = add_scaled(sum[n], pairs[n], by, form);
       w[n] += 4 * bytes;
     }
   }
-  if (form == W8G32 && rows % 2 == 0)
+  if (form == W8G32 && ROWS % 2 == 0)
     for (; i + 2 <= groups; i += 2) { /* two groups of two rows make four sums */
       int32x4_t s[ROWS];
       UNROLL for (size_t k = 0; k < 2; k++, x += 32) {
         x_group a = take_x(x);
-        UNROLL for (size_t n = 0; n < rows; n++, w[n - 1] += bytes) {
+        UNROLL for (size_t n = 0; n < ROWS; n++, w[n - 1] += bytes) {
           int32x4_t now = products(weights(w[n], form), a);
           s[n] = k == 0 ? now : vpaddq_s32(s[n], now);
         }
       }
-      UNROLL for (size_t n = 0; n + 1 < rows; n += 2) {
+      UNROLL for (size_t n = 0; n + 1 < ROWS; n += 2) {
         int32x4_t by = two_scales(g[n] + i, g[n + 1] + i), both = vpaddq_s32(s[n], s[n + 1]);
         sum[n] = vmlal_s32(sum[n], vget_low_s32(both), vget_low_s32(by));
         sum[n + 1] = vmlal_high_s32(sum[n + 1], both, by);
@@ -77,22 +81,20 @@ TARGET INLINE void some_rows(int64_t *acc, const ep_tile *tile, size_t r, size_t
     }
   for (; i < groups; i++, x += 32) {
     x_group a = take_x(x);
-    UNROLL for (size_t n = 0; n < rows; n++, w[n - 1] += bytes) {
+    UNROLL for (size_t n = 0; n < ROWS; n++, w[n - 1] += bytes) {
       int32x4_t s = products(weights(w[n], form), a);
       sum[n] = add_scaled(sum[n], s, form == W8 ? s : vdupq_n_s32(g[n][i * step]), form);
       if (form == W4G32) minima[n] += (int64_t)totals[i] * g[n][i * step + 1];
     }
   }
-  UNROLL for (size_t n = 0; n < rows; n++) to[n] = vaddvq_s64(sum[n]) + minima[n];
+  UNROLL for (size_t n = 0; n < ROWS; n++)
+    if (n < rest) to[n] = vaddvq_s64(sum[n]) + minima[n];
 }
 
 /* All rows of the tokens from t on. */
 TARGET INLINE void by_rows(int64_t *acc, const ep_tile *tile, size_t from, int form) {
-  size_t r = 0, rows = (size_t)tile->rows, tokens = (size_t)tile->tokens;
-  for (; r + ROWS <= rows; r += ROWS)
-    for (size_t t = from; t < tokens; t++) some_rows(acc, tile, r, t, ROWS, form);
-  for (; r < rows; r++)
-    for (size_t t = from; t < tokens; t++) some_rows(acc, tile, r, t, 1, form);
+  for (size_t r = 0; r < (size_t)tile->rows; r += ROWS)
+    for (size_t t = from; t < (size_t)tile->tokens; t++) some_rows(acc, tile, r, t, form);
 }
 
 #endif
