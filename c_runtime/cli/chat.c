@@ -112,14 +112,14 @@ static int fit(talk *t) {
     encode(t, first, gone);
     if (t->n_ids <= room) break;
     if (t->n - gone <= first + 1) {
-      fprintf(stderr, "the message makes %zu tokens of conversation, a context of %" PRId32 " has room for %zu and an answer; shorten it\n",
+      print(stderr, "the message makes %zu tokens of conversation, a context of %" PRId32 " has room for %zu and an answer; shorten it\n",
               t->n_ids, t->context, room);
       drop(t, t->n - 1, 1);
       return 0;
     }
     gone += 2;
   }
-  if (gone) fprintf(stderr, "(the context is full: %zu messages left out)\n", gone);
+  if (gone) print(stderr, "(the context is full: %zu messages left out)\n", gone);
   drop(t, first, gone);
   t->dropped += (uint32_t)gone;
   return 1;

@@ -3,7 +3,9 @@
 #define EDGEPOS_CLI_H
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "edgepos.h"
 
@@ -25,12 +27,25 @@ typedef struct options {
   int ids_out, digest, operators, selftest, no_eos, generic, copy, chat, embed;
 } options;
 
+#if defined(__GNUC__)
+#define FORMAT(n) __attribute__((format(printf, n, (n) + 1)))
+#else
+#define FORMAT(n)
+#endif
+
+/* ---- print.c: of printf's conversions %s, and %d, %u and %x with a width that zeros fill and the lengths l, ll and z */
+
+FORMAT(2) void print(FILE *to, const char *format, ...);
+void print_args(FILE *to, const char *format, va_list args);
+/* A number that is not negative. */
+void print_decimal(FILE *to, double value, int digits);
+
 /* ---- common.c */
 
 #if defined(__GNUC__)
-__attribute__((noreturn, format(printf, 2, 3)))
+__attribute__((noreturn))
 #endif
-void stop(int code, const char *format, ...);
+FORMAT(2) void stop(int code, const char *format, ...);
 void check(ep_status st, const char *what);
 /* Memory aligned for an arena, given back by release. */
 void *allocate(uint64_t bytes);

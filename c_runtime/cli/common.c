@@ -3,7 +3,6 @@
 #include "cli.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@ void stop(int code, const char *format, ...) {
   va_list args;
   va_start(args, format);
   fputs("edgepos-run: ", stderr);
-  vfprintf(stderr, format, args);
+  print_args(stderr, format, args);
   fputc('\n', stderr);
   va_end(args);
   exit(code);
@@ -155,7 +154,7 @@ void flush(void) {
 }
 
 void report_memory(ep_session *session, size_t arena, int32_t context) {
-  fprintf(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 ", %s kernels\n", arena, context,
+  print(stderr, "memory: arena %zu bytes, context %" PRId32 ", saturations %" PRIu64 ", %s kernels\n", arena, context,
           ep_saturations(session), ep_kernels_name(session));
 }
 
@@ -174,7 +173,7 @@ int print_token(printer *p, int32_t token) {
   size_t n, ready = 0;
   int stopped = 0;
   if (p->o->ids_out) {
-    printf(p->previous < 0 ? "%" PRId32 : ",%" PRId32, token);
+    print(stdout, p->previous < 0 ? "%" PRId32 : ",%" PRId32, token);
     p->previous = token;
   } else {
     check(ep_token_bytes(p->model, p->previous, token, &text, &n), "printing a token");

@@ -112,7 +112,7 @@ static void parse(options *o, int argc, char **argv) {
       exit(0);
     }
     if (!strcmp(name, "--version")) {
-      printf("edgepos-run %s, arithmetic %d, format %d\n", EP_VERSION, EP_ARITH, EP_FORMAT);
+      print(stdout, "edgepos-run %s, arithmetic %d, format %d\n", EP_VERSION, EP_ARITH, EP_FORMAT);
       exit(0);
     }
     if (!strcmp(name, "--ids-out")) o->ids_out = 1;
@@ -233,7 +233,7 @@ static const void *load(const char *path, size_t *bytes, int copy) {
 
 static void report_speed(const char *what, uint64_t tokens, uint64_t ms) {
   uint64_t rate = tokens * 100000 / (ms ? ms : 1);
-  fprintf(stderr, "%s: %" PRIu64 " tokens in %" PRIu64 " ms, %" PRIu64 ".%02" PRIu64 " tokens/s\n", what, tokens, ms, rate / 100,
+  print(stderr, "%s: %" PRIu64 " tokens in %" PRIu64 " ms, %" PRIu64 ".%02" PRIu64 " tokens/s\n", what, tokens, ms, rate / 100,
           rate % 100);
 }
 
@@ -272,10 +272,10 @@ static int run_selftest(const ep_model *model, const ep_info *info, ep_config cf
   ep_status st = ep_selftest(model, &cfg, arena, bytes, &digest);
   release(arena);
   if (st != EP_ERR_SELFTEST) check(st, "self-test");
-  printf("self-test %s: %" PRId32 " tokens, digest 0x%016" PRIx64, st == EP_OK ? "passed" : "FAILED", info->n_selftest, digest);
-  if (st != EP_OK) printf(", expected 0x%016" PRIx64, info->digest);
+  print(stdout, "self-test %s: %" PRId32 " tokens, digest 0x%016" PRIx64, st == EP_OK ? "passed" : "FAILED", info->n_selftest, digest);
+  if (st != EP_OK) print(stdout, ", expected 0x%016" PRIx64, info->digest);
   putchar('\n');
-  fprintf(stderr, "processor:%s\n", processor());
+  print(stderr, "processor:%s\n", processor());
   if (info->channels) time_selftest(model, info, &cfg);
   return st == EP_OK ? 0 : EXIT_SELFTEST;
 }
@@ -350,9 +350,9 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   if (stopped) out.held.n = 0;
   print_rest(&out);
   if (o->n) putchar('\n');
-  if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
+  if (o->digest) print(stdout, "digest 0x%016" PRIx64 "\n", digest);
   flush();
-  if (why) fprintf(stderr, "stopped: %s (%" PRId32 " of %" PRId32 " tokens in use)\n", why, ep_length(s), context);
+  if (why) print(stderr, "stopped: %s (%" PRId32 " of %" PRId32 " tokens in use)\n", why, ep_length(s), context);
   report_speed("prompt", n, prefilled - start);
   if (decoded) report_speed("generation", decoded, end - prefilled);
   report_memory(s, bytes, context);

@@ -9,7 +9,7 @@
 static void print_number(int32_t raw, int32_t f) {
   uint64_t a = raw < 0 ? 0 - (uint64_t)raw : (uint64_t)raw, tenths = 10000000000u, whole = f > 0 ? a >> f : a << -f, rest = 0;
   if (f > 0) rest = ((a & (((uint64_t)1 << f) - 1)) * tenths + ((uint64_t)1 << (f - 1))) >> f;
-  printf("%s%" PRIu64 ".%010" PRIu64, raw < 0 ? "-" : "", whole + rest / tenths, rest % tenths);
+  print(stdout, "%s%" PRIu64 ".%010" PRIu64, raw < 0 ? "-" : "", whole + rest / tenths, rest % tenths);
 }
 
 /* Of a text too long for the context, the tokens that do not fit before the special ones behind it are left out. */
@@ -19,7 +19,7 @@ static size_t cut(const ep_model *model, const ep_info *info, const buffer *text
   size_t behind = n - plain, front = info->bos >= 0;
   behind = behind > front ? behind - front : 0;
   for (size_t i = 0; i < behind && i < context; i++) ids[context - behind + i] = ids[n - behind + i];
-  fprintf(stderr, "the text has %zu tokens, it was cut to %zu\n", n, context);
+  print(stderr, "the text has %zu tokens, it was cut to %zu\n", n, context);
   return context;
 }
 
@@ -39,7 +39,7 @@ void print_row(ep_session *session, const ep_info *info, int32_t *row, uint64_t 
   check(ep_embedding(session, row), "embedding");
   *digest = ep_digest(*digest, row, (size_t)info->embedding);
   for (int32_t i = 0; i < info->embedding; i++) {
-    printf("%s", i ? ", " : "[");
+    print(stdout, "%s", i ? ", " : "[");
     print_number(row[i], info->logits_f);
   }
   puts("]");
@@ -77,9 +77,9 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
       release(ids);
     }
   }
-  if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
+  if (o->digest) print(stdout, "digest 0x%016" PRIx64 "\n", digest);
   flush();
-  fprintf(stderr, "%" PRIu64 " texts in %" PRIu64 " ms\n", texts, milliseconds() - start);
+  print(stderr, "%" PRIu64 " texts in %" PRIu64 " ms\n", texts, milliseconds() - start);
   report_memory(session, size, cfg->context);
   free(line.data);
   release(row);

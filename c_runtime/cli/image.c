@@ -89,12 +89,12 @@ void embed_image(const options *o, const ep_model *model, const ep_info *info, c
   uint64_t digest = EP_DIGEST_INIT, start = milliseconds();
   check(ep_eval_image(session, (const uint8_t *)file.data + found.at, needed), "evaluating");
   print_row(session, info, row, &digest);
-  if (o->digest) printf("digest 0x%016" PRIx64 "\n", digest);
+  if (o->digest) print(stdout, "digest 0x%016" PRIx64 "\n", digest);
   flush();
   for (int32_t i = 1; info->classes && i < info->embedding; i++)
     if (row[i] > row[best]) best = i;
-  if (info->classes) fprintf(stderr, "class %" PRId32 " has the largest logit\n", best);
-  fprintf(stderr, "1 image in %" PRIu64 " ms\n", milliseconds() - start);
+  if (info->classes) print(stderr, "class %" PRId32 " has the largest logit\n", best);
+  print(stderr, "1 image in %" PRIu64 " ms\n", milliseconds() - start);
   report_memory(session, size, info->context);
   free(file.data);
   release(row);

@@ -29,7 +29,7 @@ void operators(const ep_model *model, const ep_info *info, ep_config cfg) {
   check(ep_eval_selftest(session, info->embedding ? NULL : out), "self-test");
   if (info->embedding) check(ep_embedding(session, out), "self-test");
   for (int32_t i = 0; i < info->n_ops; i++)
-    if (all[i].opcode) printf("operator %" PRId32 " digest 0x%016" PRIx64 "\n", i, all[i].value);
+    if (all[i].opcode) print(stdout, "operator %" PRId32 " digest 0x%016" PRIx64 "\n", i, all[i].value);
   release(all);
   release(out);
   release(arena);

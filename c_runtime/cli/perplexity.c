@@ -58,7 +58,11 @@ void perplexity(const options *o, const ep_model *model, const ep_info *info, co
   }
   if (!predictions) stop(EXIT_ERROR, "%s gives no prediction: at least two tokens are needed", o->text);
   bits /= (double)predictions;
-  printf("%s: perplexity %.6f, %.8f nats per token, %" PRIu64 " tokens\n", o->text, power_of_two(bits), bits * LN2, predictions);
+  print(stdout, "%s: perplexity ", o->text);
+  print_decimal(stdout, power_of_two(bits), 6);
+  print(stdout, ", ");
+  print_decimal(stdout, bits * LN2, 8);
+  print(stdout, " nats per token, %" PRIu64 " tokens\n", predictions);
   release(part);
   release(rows);
   release(arena);

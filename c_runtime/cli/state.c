@@ -94,7 +94,7 @@ void save_session(const char *path, const buffer *head, const ep_session *sessio
   hold_signals(0);
   release(name);
   release(state);
-  fprintf(stderr, "saved: %s, %" PRId32 " tokens\n", path, ep_length(session));
+  print(stderr, "saved: %s, %" PRId32 " tokens\n", path, ep_length(session));
 }
 
 buffer read_state(const char *path, size_t arena, const char *magic) {

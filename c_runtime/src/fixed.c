@@ -1,6 +1,7 @@
 #define EP_FIXED_C
 #include "fixed.h"
 
+#define EP_TABLES
 #include "constants.h"
 
 uint32_t ep_isqrt64(uint64_t a) {

@@ -6,9 +6,13 @@
 from edgepos.fixedpoint import exp2_table, increment_constants, quarter_table
 
 
-def array(name: str, comment: str, values) -> str:
+def array(name: str, comment: str, values, shared: str = "") -> str:
+    """A table of every source that includes the header, or with the name `shared` that of the one that defines EP_TABLES."""
     rows = [", ".join(str(v) for v in values[i : i + 8]) for i in range(0, len(values), 8)]
-    return f"/* {comment} */\nstatic const int32_t {name}[{len(values)}] = {{\n  " + ",\n  ".join(rows) + "};\n"
+    body = f"const int32_t {name}[{len(values)}] = {{\n  " + ",\n  ".join(rows) + "};\n"
+    if not shared:
+        return f"/* {comment} */\nstatic {body}"
+    return f"/* {comment} */\n#define {name} {shared}\nextern const int32_t {name}[{len(values)}];\n#ifdef EP_TABLES\n{body}#endif\n"
 
 
 def words(value: int) -> list[str]:
@@ -21,7 +25,7 @@ def render() -> str:
         [
             "/* Made by c_runtime/tools/make_constants.py: do not edit. */",
             "#ifndef EP_CONSTANTS_H\n#define EP_CONSTANTS_H\n#include <stdint.h>\n",
-            array("EP_EXP2", "round(2^(30 - j/256))", exp2_table()),
+            array("EP_EXP2", "round(2^(30 - j/256))", exp2_table(), "ep_exp2_table"),
             array("EP_QUARTER", "round(32767 * 2^15 * (1 + h^2/16) * sin(j * h)), h = pi/512", quarter_table()),
             *(
                 f"/* {what} * 2^192, 256 bits, low words first */\n#define {name} {{{', '.join(words(value))}}}\n"

@@ -84,7 +84,7 @@ class BareMetalBoard(Board):
 
     def _program(self, runtime: Path) -> Path:
         port = runtime / "ports" / "baremetal"
-        flags = c_flags(self.compiler, self.optimize, self.flags)
+        flags = c_flags(self.compiler, (self.optimize,), self.flags)
         link = (*flags, *link_flags(port / self.linker_script, self.compiler))
         return build.program(f"{self.machine}.elf", runtime, self.compiler, flags, board_sources(runtime), flags, link, cwd=port)
 
@@ -94,11 +94,11 @@ def board_sources(runtime: Path) -> list[Path]:
     return [runtime / "ports" / "baremetal" / name for name in ("start.c", "semihosting.c", "main.c")]
 
 
-def c_flags(compiler: str, optimize: str, flags: Sequence[str]) -> tuple[str, ...]:
+def c_flags(compiler: str, optimize: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
     """Flags of every C file of a program without an operating system."""
     # GCC would turn memcpy's own loop into a call of memcpy.
     own = () if compiler == ZIG or "clang" in compiler else ("-fno-tree-loop-distribute-patterns",)
-    return (optimize, *flags, "-ffreestanding", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections", *own)
+    return (*optimize, *flags, "-ffreestanding", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections", *own)
 
 
 def link_flags(script: Path, compiler: str) -> tuple[str, ...]:

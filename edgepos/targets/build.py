@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import EdgePosError
@@ -18,6 +19,22 @@ COMPILE_SECONDS, LINK_SECONDS = 600, 1200
 STANDARD = ("-std=c11",)
 
 
+@dataclass(frozen=True)
+class Optimize:
+    """Flags besides the common ones: of the inner loops, and of all other sources."""
+
+    kernels: Sequence[str] = ()
+    rest: Sequence[str] = ()
+
+
+SAME = Optimize()
+
+
+def small_code(compiler: str) -> Sequence[str]:
+    """Flags for the least code: GCC's -Os, and what clang calls -Oz, which zig keeps to itself."""
+    return ("-Os", "-Xclang", "-Oz") if compiler == ZIG else ("-Oz",) if "clang" in compiler else ("-Os",)
+
+
 def library_sources(runtime: Path) -> list[Path]:
     """The C files of the runtime library. Raises EdgePosError when `runtime` is no runtime folder."""
     sources = sorted([*(runtime / "src").glob("*.c"), *(runtime / "src" / "kernels").glob("*.c")])
@@ -27,10 +44,9 @@ def library_sources(runtime: Path) -> list[Path]:
 
 
 def compile_objects(
-    compiler: str, sources: Sequence[Path], includes: Sequence[Path], flags: Sequence[str], out: Path, progress=None, kernels: Sequence[str] = ()
+    compiler: str, sources: Sequence[Path], includes: Sequence[Path], flags: Sequence[str], out: Path, progress=None, optimize: Optimize = SAME
 ) -> list[Path]:
-    """Compile each source to an object file in `out`; `progress(name)` is told of every one. `kernels` are flags of the inner loops besides.
-    Raises EdgePosError with the compiler's first error."""
+    """Compile each source to an object file in `out`; `progress(name)` is told of every one. Raises EdgePosError with the compiler's first error."""
     command = tools.command(compiler)
     options = [*STANDARD, *flags, *(f"-I{folder}" for folder in includes)]
 
@@ -38,8 +54,8 @@ def compile_objects(
         target = out / f"{source.parent.name}-{source.stem}.o"
         if progress:
             progress(source.name)
-        fast = kernels if source.parent.name == "kernels" else ()
-        done = tools.run([*command, *options, *fast, "-c", source, "-o", target], COMPILE_SECONDS)
+        own = optimize.kernels if source.parent.name == "kernels" else optimize.rest
+        done = tools.run([*command, *options, *own, "-c", source, "-o", target], COMPILE_SECONDS)
         if done.returncode != 0:
             raise EdgePosError(f"{compiler} does not compile {source.name}: {tools.first_error(done.stderr)}")
         return target
@@ -50,15 +66,15 @@ def compile_objects(
 
 def library_and(
     runtime: Path, compiler: str, flags: Sequence[str], main: Sequence[Path], out: Path, progress=None, main_flags: Sequence[str] | None = None,
-    kernels: Sequence[str] = (),
+    optimize: Optimize = SAME,
 ) -> list[Path]:
-    """Objects of the library, its kernels with more flags, and of the `main` sources, which may have other flags."""
+    """Objects of the library and of the `main` sources, which may have other flags."""
     for file in main:
         if not file.is_file():
             raise EdgePosError(f"{runtime}: {file.relative_to(runtime)} is missing from this runtime; export the bundle again")
     includes = [runtime / "include"]
-    objects = compile_objects(compiler, library_sources(runtime), includes, flags, out, progress, kernels)
-    return objects + compile_objects(compiler, main, [*includes, runtime / "ports"], flags if main_flags is None else main_flags, out, progress)
+    objects = compile_objects(compiler, library_sources(runtime), includes, flags, out, progress, optimize)
+    return objects + compile_objects(compiler, main, [*includes, runtime / "ports"], flags if main_flags is None else main_flags, out, progress, optimize)
 
 
 def program(
@@ -71,16 +87,16 @@ def program(
     link_flags: Sequence[str],
     progress=None,
     cwd: Path | None = None,
-    kernels: Sequence[str] = (),
+    optimize: Optimize = SAME,
 ) -> Path:
     """The program of the library and the `main` sources, from the cache or built now. `progress(text)` is told what is done."""
-    flags = [*library_flags, "--", *kernels, "--", *main_flags, "--", *link_flags]
+    flags = [*library_flags, "--", *optimize.kernels, "--", *optimize.rest, "--", *main_flags, "--", *link_flags]
     target = _cache() / f"{name}-{_key(runtime, compiler, flags)}"
     if target.is_file():
         return target
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         out = Path(folder)
-        objects = library_and(runtime, compiler, library_flags, main, out, progress, main_flags, kernels)
+        objects = library_and(runtime, compiler, library_flags, main, out, progress, main_flags, optimize)
         link(compiler, [*main_flags, *objects, *link_flags], out / name, progress, cwd)
         os.replace(out / name, target)  # others may be building the same
     return target

@@ -119,20 +119,22 @@ def _model_object(bundle, runtime: Path, compiler: str, flags, folder: Path) -> 
 def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: Path, progress) -> Product:
     runtime = runtime_of(bundle)
     threads = of.system != WASM
-    kernels = () if wish.small else ("-O2",)  # where the time goes; nothing is unwound
-    flags = ["-Os", *of.flags(compiler), "-ffunction-sections", "-fdata-sections"]
+    least = build.small_code(compiler)
+    optimize = build.Optimize(least if wish.small else _fast(of, compiler), least)  # kernels are where the time goes
+    flags = [*of.flags(compiler), "-ffunction-sections", "-fdata-sections"]  # nothing is unwound
     flags += [] if of.system == WINDOWS else ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
     flags += ["-pthread"] if threads else []
     flags += ["-DEDGEPOS_EMBEDDED", *definitions(bundle.program)] if wish.embed else []
-    strip = {LINUX: ["-static", "-s", "-Wl,--gc-sections"], WINDOWS: ["-s", "-Wl,--gc-sections"], MACOS: ["-s", "-Wl,-dead_strip"], WASM: ["-s"]}
+    strip = {LINUX: ["-static", "-Wl,--gc-sections"], WINDOWS: ["-Wl,--gc-sections"], MACOS: ["-Wl,-dead_strip"], WASM: []}[of.system]
+    strip += ["-s", "-Os"]  # by this zig compiles the C library
     objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)] if wish.embed else []
     name = f"edgepos-run{of.suffix}"
     if objects:  # the cache holds no models
         file = folder / name
-        objects += build.library_and(runtime, compiler, flags, command_line(runtime, threads), folder, progress, kernels=kernels)
-        build.link(compiler, [*flags, *objects, *strip[of.system]], file, progress)
+        objects += build.library_and(runtime, compiler, flags, command_line(runtime, threads), folder, progress, optimize=optimize)
+        build.link(compiler, [*flags, *objects, *strip], file, progress)
     else:
-        file = build.program(name, runtime, compiler, flags, command_line(runtime, threads), flags, strip[of.system], progress, kernels=kernels)
+        file = build.program(name, runtime, compiler, flags, command_line(runtime, threads), flags, strip, progress, optimize=optimize)
     size, model = file.stat().st_size, bundle.model_path.stat().st_size
     arena = bundle.image.arena_size(context=context)
     runner = {WASM: "wasmtime --dir . ", LINUX: "./", MACOS: "./", WINDOWS: ""}[of.system] + "OUTPUT"
@@ -140,6 +142,11 @@ def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder:
     run = f"{runner}{argument} --context {context} " + _example(bundle.image.info)
     code = size - model if wish.embed else size
     return Product(file, tools.version(compiler), code, model, 0, arena, STACK, run)
+
+
+def _fast(of: Target, compiler: str) -> tuple[str, ...]:
+    """Flags of kernels. Those for 64-bit ARM say themselves what is unrolled: of clang's -Os as of its -O2 they become the same instructions."""
+    return ("-Os",) if of.triple.startswith("aarch64") and (compiler == ZIG or "clang" in compiler) else ("-O2", "-fno-unroll-loops")
 
 
 def _example(info) -> str:
@@ -154,7 +161,8 @@ def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: P
     defined = ["-DEDGEPOS_EMBEDDED", "-DEDGEPOS_NATIVE", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program)]
     defined += [f"-DEDGEPOS_CHECKSUM={fnv1a64(bundle.model_path.read_bytes()):#x}ull"] if wish.checksum else []
     defined += ["-DEDGEPOS_SHORT_TEXTS"] if wish.small else []
-    flags = [*baremetal.c_flags(compiler, "-Os" if wish.small else "-O2", of.flags(compiler)), *defined]
+    optimize = build.small_code(compiler) if wish.small else ("-O2",)
+    flags = [*baremetal.c_flags(compiler, optimize, of.flags(compiler)), *defined]
     objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)]
     objects += build.library_and(runtime, compiler, flags, baremetal.board_sources(runtime), folder, progress)
     file = folder / f"{of.name}.elf"

@@ -87,9 +87,14 @@ INLINE void linear(int64_t *acc, const ep_tile *tile, int form) {
   by_rows(acc, tile, turned, form);
 }
 
-NEON static void linear_w8(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W8); }
 NEON static void linear_w8g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W8G32); }
 NEON static void linear_w4g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W4G32); }
+
+static void linear_w8(int64_t *acc, const ep_tile *tile) {
+  ep_tile own = *tile;
+  own.g = NULL;
+  linear_w8g32(acc, &own);
+}
 
 void ep_neon_linear(ep_kernels *table) {
   table->scratch = sizeof(panel);

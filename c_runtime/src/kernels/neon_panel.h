@@ -22,9 +22,9 @@ TARGET INLINE void turn_rows(panel *p, const ep_tile *tile, size_t r, size_t i, 
     int8x16x2_t w[8];
     UNROLL for (size_t k = 0; k < 8; k++) {
       size_t row = r + k < last ? r + k : last;
-      const int16_t *g = scales_at(tile, row, i + j, form);
+      const int16_t *g = form != W8 && tile->g ? scales_at(tile, row, i + j, form) : NULL;
       w[k] = weights(weights_at(tile, row, i + j, form), form);
-      p->g[j][k] = form == W8 ? 1 : *g;
+      p->g[j][k] = g ? *g : 1;
       p->u[j][k] = form == W4G32 ? g[1] : 0;
     }
     turn(p->w[j], w);
