@@ -42,6 +42,7 @@ class Weights(str, Enum):
     w8 = "w8"
     w8g32 = "w8g32"
     w4g32 = "w4g32"
+    w16g32 = "w16g32"
 
 
 class Activations(str, Enum):

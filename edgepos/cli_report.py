@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import webbrowser
 from pathlib import Path
@@ -38,7 +39,7 @@ def report(
     max_tokens: MaxTokensOption = 8192,
     window: Annotated[int, typer.Option(min=2, help="Tokens of context at most.")] = 512,
     swap_tokens: Annotated[int, typer.Option(min=2, help="Try other formats of the matrices on so many tokens.")] = 256,
-    threads: ThreadsOption = 1,
+    threads: ThreadsOption = min(8, os.cpu_count() or 1),
     fail_above: FailOption = None,
     peers: Annotated[Optional[Path], typer.Option(help="A file of bench/accuracy.py --json: figures of others, shown where the text is the same.")] = None,
     pairs: Annotated[

@@ -30,6 +30,7 @@ from edgepos.session_rules import (
 )
 
 FLOAT_F = 16
+SHARED, SHARED_BYTES = "shared", 2**12  # the location that stands for memory; least bytes of a weight there
 INLINE_LIMIT = 2**30  # a protobuf message ends at 2 GB; above half of that weights go to a file
 
 
@@ -57,7 +58,7 @@ class FloatSession(Generates, Embeds):
             model = _load(model)
         if weights:
             model = _with_weights(model, weights)
-        self._session = _open(model, threads)
+        self._session, self._weights = _open(model, threads)
         shapes = {i.name: i.shape for i in self._session.get_inputs()}
         outputs = {o.name: o.shape for o in self._session.get_outputs()}
         self._output = "embedding" if "embedding" in outputs else "logits"
@@ -259,7 +260,20 @@ def _with_weights(model: ir.Model, weights: Mapping[str, np.ndarray]) -> ir.Mode
     return model
 
 
-def _open(model: ir.Model, threads: int) -> ort.InferenceSession:
+def _shared_weights(model: ir.Model) -> tuple[ir.Model, dict[str, ort.OrtValue]]:
+    """(a copy of `model` without its larger float32 weights, those): ONNX Runtime takes them where they are, not within the graph's bytes."""
+    model = model.clone()
+    given = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor.dtype == ir.DataType.FLOAT and tensor.nbytes >= SHARED_BYTES:
+            given[name] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(tensor.numpy(), np.float32))
+            value.const_value = ir.ExternalTensor(SHARED, 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)
+    return model, given
+
+
+def _open(model: ir.Model, threads: int) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
+    """(a session of `model`, the weights that it uses in place: they must live as long)."""
     options = ort.SessionOptions()
     options.use_deterministic_compute = True
     options.intra_op_num_threads = threads
@@ -270,17 +284,20 @@ def _open(model: ir.Model, threads: int) -> ort.InferenceSession:
     try:
         tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
         if sum(t.nbytes for t in tensors.values()) <= INLINE_LIMIT:
+            model, given = _shared_weights(model)
+            if given:
+                options.add_external_initializers(list(given), list(given.values()))
             proto = ir.to_proto(model)
             for stored in proto.graph.initializer:
-                if stored.external_data:
+                if stored.external_data and stored.external_data[0].value != SHARED:
                     del stored.external_data[:]
                     stored.ClearField("data_location")
                     stored.raw_data = tensors[stored.name].tobytes()
-            return ort.InferenceSession(proto.SerializeToString(), options, providers)
+            return ort.InferenceSession(proto.SerializeToString(), options, providers), given
         with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
             path = Path(folder) / "model.onnx"
             ir.save(model, path, external_data="weights.bin")
-            return ort.InferenceSession(str(path), options, providers)
+            return ort.InferenceSession(str(path), options, providers), {}
     except OSError as error:
         raise temporary_files_error(f"graph '{model.graph.name}'", error) from None
     except Exception as error:  # ONNX Runtime's classes share no base but Exception; a damaged graph fails in many ways

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import fixedpoint as fx
-from .program import A8G32, BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POOLS, POSITIONS, W4G32, Op, Operation, Program
+from .program import A8G32, BIDIRECTIONAL, GROUP, INTERLEAVED, NONE, POOLS, POSITIONS, W4G32, W16G32, Op, Operation, Program
 
 
 BLOCK = 1 << 21  # weights that are multiplied at a time
@@ -92,7 +92,7 @@ class Machine:
         return None if index == NONE else self.program.arrays[index]
 
     def weights_times_scales(self, op: Operation, rows: slice) -> np.ndarray:
-        """w·g, or c·g + u of w4g32, as float64 [rows, K], exact: below 2^22. What was used last is kept, up to KEPT numbers."""
+        """w·g, c·g + u of w4g32, or w·g + w'·g' of w16g32, as float64 [rows, K], exact: at most 2^23. What was used last is kept, up to KEPT numbers."""
         key = (op.tensors[0], rows.start)
         if (w := self._exact.pop(key, None)) is None:
             w, g = self.tensor(op.tensors[0])[rows], self.tensor(op.tensors[1])
@@ -104,6 +104,10 @@ class Machine:
                 w = w.astype(np.float64)
                 if g is not None:
                     w *= np.repeat(g[rows].astype(np.float64), GROUP, axis=1)
+                if op.params["form"] == W16G32:
+                    count = len(self.tensor(op.tensors[2]))
+                    fine, scale = (self.tensor(t)[count:][rows].astype(np.float64) for t in op.tensors[:2])
+                    w += fine * np.repeat(scale, GROUP, axis=1)
         self._exact[key] = w
         while sum(kept.size for kept in self._exact.values()) > KEPT and len(self._exact) > 1:
             del self._exact[next(iter(self._exact))]
@@ -122,6 +126,9 @@ def embed(machine: Machine, op: Operation, _inputs, batch: Batch) -> np.ndarray:
     g = machine.tensor(op.tensors[1])
     if g is not None:
         w *= np.repeat(g[rows].astype(np.int64), GROUP, axis=1)
+    if p["form"] == W16G32:
+        fine = rows + len(machine.tensor(op.tensors[2]))
+        w += machine.tensor(op.tensors[0])[fine].astype(np.int64) * np.repeat(g[fine].astype(np.int64), GROUP, axis=1)
     m, h = machine.tensor(op.tensors[2])[rows].astype(np.int64).T
     return machine.requant(w[:, :width], m[:, None], h[:, None] + p["shift"])
 
@@ -165,7 +172,7 @@ def linear(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
     y = np.empty((len(q), len(row_scales)), np.int64)
     step = max(1, BLOCK // columns)
     for start in range(0, len(row_scales), step):  # some rows at a time, so that large matrices need little memory
-        rows = slice(start, start + step)
+        rows = slice(start, min(start + step, len(row_scales)))
         acc = _exact_matmul(q, machine.weights_times_scales(op, rows))
         m, h = row_scales[rows].T
         y[:, rows] = machine.requant(acc, m, h + op.params["shift"] - s[:, None])
@@ -175,7 +182,7 @@ def linear(machine: Machine, op: Operation, inputs, _batch) -> np.ndarray:
 
 
 def _exact_matmul(q: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """q [T, K] (16 bits) times w [rows, K] (22 bits) transposed: at most 2^15 columns at a time stay below 2^53."""
+    """q [T, K] (16 bits) times w [rows, K] (at most 2^23) transposed: at most 2^15 columns at a time stay below 2^53."""
     step = 1 << 15
     acc = np.zeros((q.shape[0], w.shape[0]), np.int64)
     for at in range(0, q.shape[1], step):

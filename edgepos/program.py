@@ -41,7 +41,7 @@ class Op(IntEnum):
 
 # Names of p0 … p7 of each operator.
 PARAMETERS = {
-    Op.EMBED: ("shift", "source", "offset", "modulo"),
+    Op.EMBED: ("shift", "source", "offset", "modulo", "form"),
     Op.NORM: ("center", "eps_m", "eps_shift", "out_shift", "groups"),
     Op.LINEAR: ("shift", "softcap", "form", "inputs"),
     Op.ADD: ("la", "lb", "n"),
@@ -58,7 +58,8 @@ NEUTRAL = {"source": 0, "offset": 0, "modulo": 0, "groups": 1, "softcap": NONE, 
 
 HALF, INTERLEAVED = 0, 1  # layout of ROPE
 TOKENS, POSITIONS = 0, 1  # source of EMBED
-W8, W4G32 = 0, 1  # form of LINEAR; W8 with or without group scales
+W8, W4G32, W16G32 = 0, 1, 2  # form of LINEAR and EMBED; W8 with or without group scales
+FORMS = {W4G32: "w4g32", W16G32: "w16g32"}
 A16, A8G32 = 0, 1  # inputs of LINEAR
 CAUSAL, BIDIRECTIONAL = 0, 1  # mask of ATTENTION
 POOLS = ("mean", "first", "last", "max", "token", "largest_id")  # kind of POOL
@@ -101,6 +102,11 @@ class Operation:
 
     def __post_init__(self):
         self.params = {key: NEUTRAL[key] for key in PARAMETERS[self.code] if key in NEUTRAL} | self.params
+
+    @property
+    def weight_format(self) -> str:
+        """Format of the matrix of a LINEAR or EMBED, for people."""
+        return FORMS.get(self.params["form"], "w8" if self.tensors[1] == NONE else "w8g32")
 
     def words(self) -> list[int]:
         params = [self.params[key] for key in PARAMETERS[self.code]]
@@ -218,8 +224,7 @@ class Program:
     @property
     def weight_format(self) -> str:
         """Formats of the matrices that LINEAR reads, for people: "w4g32+w8g32" where both occur."""
-        linears = [op for op in self.ops if op.code == Op.LINEAR]
-        return "+".join(sorted({"w4g32" if op.params["form"] == W4G32 else "w8" if op.tensors[1] == NONE else "w8g32" for op in linears}))
+        return "+".join(sorted({op.weight_format for op in self.ops if op.code == Op.LINEAR}))
 
     @property
     def activation_format(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepos import fixedpoint as fx
-from edgepos.program import A8G32, A16, EMBEDDING, GROUP, KV, LOGITS, POOLS, POSITIONS, SOFTCAP_WORDS, W4G32, W8, Header, Op, Operation, Program, Value
+from edgepos.program import A8G32, A16, EMBEDDING, GROUP, KV, LOGITS, POOLS, POSITIONS, SOFTCAP_WORDS, W4G32, W8, W16G32, Header, Op, Operation, Program, Value
 
 
 @dataclass
@@ -42,6 +42,7 @@ class Shape:
     softcap: bool = False  # of the scores
     logit_softcap: bool = False
     w4: bool = False  # every other LINEAR
+    w16: bool = False  # the table of token ids, and every other LINEAR
     a8: bool = False  # two of three LINEARs
     image: int = 0  # 1 + tokens before the first patch: it reads an image of 8 x 12 pixels, 3 channels, patches of 4 (context: 6 more)
     pool: str = ""  # kind of POOL: the program gives an embedding
@@ -104,10 +105,21 @@ class Builder:
         h = np.full(rows, 11 + 3 + 15 + fx.bitlen(cols) // 2 + 31 - target) + self.rng.integers(-1, 2, rows)
         return self.tensor(w), self.tensor(g), self.tensor(np.stack([self.numbers(np.int32, rows), h], axis=1).astype(np.int32))
 
+    def w16_weights(self, rows: int, cols: int, target: int) -> tuple[int, int, int]:
+        """The same in w16g32: twice the rows of weights and group scales."""
+        w, g, m = self.weights(2 * rows, cols, True, target)
+        self.arrays[m] = self.arrays[m][:rows]
+        return w, g, m
+
+    def embed(self, s: Shape) -> int:
+        rows = self.w16_weights(s.vocab, s.width, 31) if s.w16 else self.weights(s.vocab, s.width, s.grouped, 31)
+        return self.op(Op.EMBED, self.value(s.width), tensors=rows, shift=-7, form=W16G32 if s.w16 else W8)
+
     def linear(self, x: int, rows: int, s: Shape, target: int = 24, in_plan: bool = True, softcap: int = -1) -> int:
         cols = self.values[x].width
-        form = W4G32 if s.w4 and len(self.ops) % 2 else W8
-        w, g, m = self.w4_weights(rows, cols, target) if form == W4G32 else self.weights(rows, cols, s.grouped, target)
+        form = W8 if len(self.ops) % 2 == 0 else W4G32 if s.w4 else W16G32 if s.w16 else W8
+        made = {W4G32: self.w4_weights, W16G32: self.w16_weights}.get(form)
+        w, g, m = made(rows, cols, target) if made else self.weights(rows, cols, s.grouped, target)
         bias = self.tensor(self.numbers(np.int32, rows) // (1 if self.extreme else 64)) if s.bias else -1
         # Inputs of about 24 bits are narrowed by about 2^9.
         inputs = A8G32 if s.a8 and len(self.ops) % 3 else A16
@@ -147,7 +159,7 @@ class Builder:
 def random_program(rng: np.random.Generator, s: Shape, extreme: bool = False) -> Program:
     """A transformer-shaped program of shape `s`. All its values have 16 fractional bits."""
     b = Builder(rng, extreme)
-    x = b.image(s) if s.image else b.op(Op.EMBED, b.value(s.width), tensors=b.weights(s.vocab, s.width, s.grouped, 31), shift=-7)
+    x = b.image(s) if s.image else b.embed(s)
     table = b.tensor(b.numbers(np.int32, 2049))
     increments = b.tensor(b.numbers(np.int32, (s.pairs, 2))) if s.pairs else -1
     slopes = b.tensor(b.numbers(np.int32, s.heads)) if s.alibi else -1

@@ -112,7 +112,7 @@ def test_bad_choices_are_named(change, text):
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"weights": "w4"}, "weights is 'w4'; allowed: source, w4g32, w8g32, w8"),
+        ({"weights": "w4"}, "weights is 'w4'; allowed: source, w4g32, w8g32, w8, w16g32"),
         ({"activations": "a8"}, "activations is 'a8'; allowed: a16, a8g32"),
         ({"kv": "kv4"}, "kv is 'kv4'; allowed: kv16, kv8"),
         ({"context": 0}, f"context is 0; allowed: 1 to {CONTEXT}"),

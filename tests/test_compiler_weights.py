@@ -43,6 +43,23 @@ def test_floats_are_what_the_integers_stand_for(form):
     np.testing.assert_allclose(dequantize(q.w, q.g, q.row, 70), exact(q, 70), rtol=1e-7)
 
 
+@pytest.mark.parametrize("cols", [1, 44, 172])
+def test_the_fine_parts_leave_half_a_fine_step(cols):
+    """w16g32: its coarse part is w8g32, bit for bit, and what is left is at most half a step of 1/127 of what the group left before."""
+    rng = np.random.default_rng(cols)
+    weight = (rng.standard_normal((1030, cols)) * 10.0 ** rng.integers(-4, 4, (1030, 1))).astype(np.float32)
+    weight[3], weight[1029, 0] = 0, 1e30
+    coarse, q = quantize(weight, "w8g32"), quantize(weight, "w16g32")
+    assert (q.w[:1030] == coarse.w).all() and (q.g[:1030] == coarse.g).all() and (q.row == coarse.row).all() and len(q.w) == len(q.g) == 2060
+    units = row_scales(q.row)[:, None]
+    whole = sum(q.w[part].astype(np.float64) * np.repeat(q.g[part].astype(np.float64), 32, axis=1) for part in (slice(1030), slice(1030, None)))[:, :cols] * units
+    left = np.zeros(coarse.w.shape)
+    left[:, :cols] = np.abs(exact(coarse, cols) - weight)
+    step = np.repeat(left.reshape(1030, -1, 32).max(axis=2) / 127, 32, axis=1)[:, :cols] + units
+    assert (np.abs(whole - weight) <= step / 2 * (1 + 1e-6)).all() and np.abs(q.w[1030:].astype(int)).max() == (127 if cols > 1 else 0)
+    np.testing.assert_allclose(dequantize(q.w, q.g, q.row, cols, q.form), whole, rtol=1e-7)
+
+
 def test_group_scales_use_fifteen_bits_and_are_never_zero():
     weight = np.zeros((3, 96), np.float32)
     weight[0, :32], weight[0, 32:64] = 1.0, 1e-6

@@ -12,7 +12,7 @@ from tokenizer_images import image
 from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.fixedpoint import fnv1a64
 from edgepos.golden_session import GoldenSession
-from edgepos.program import NONE, POOLS
+from edgepos.program import NONE, POOLS, POSITIONS, W16G32, Op
 from edgepos.runtime import native
 from edgepos.runtime.native import Image
 from edgepos.runtime.session import CSession
@@ -34,6 +34,8 @@ SHAPES = {
     "inputs in groups": Shape(a8=True, bias=True, width=290, inner=65),
     "inputs in groups, 4 bits": Shape(a8=True, w4=True, alibi=True, logit_softcap=True, width=33, inner=97, vocab=131),
     "inputs in groups, per row": Shape(a8=True, grouped=False, mask=1, width=160, inner=352),
+    "16 bits": Shape(w16=True, bias=True, width=33, inner=97, vocab=131, logit_softcap=True),
+    "16 bits, inputs in groups": Shape(w16=True, a8=True, grouped=False, alibi=True, width=160, inner=65),
     "one head, long": Shape(heads=1, kv_heads=1, head_dim=64, v_dim=64, pairs=32, context=300, layers=1),
     "repeated learned positions, rope": Shape(table=13, offset=3, modulo=7, table_type=np.int16, grouped=False),
 }
@@ -348,6 +350,33 @@ def test_selftest_digest(shape):
     program.header.digest ^= 1
     with pytest.raises(EdgePosError, match="digest"):
         Image(image(program)).selftest()
+
+
+def test_weights_in_two_parts_are_checked_before_they_are_read():
+    """w16g32 with fewer rows than two parts, without group scales, of positions; and forms that are not known."""
+
+    def opened(change, **shape):
+        program = random_program(np.random.default_rng(12), Shape(w16=True, **shape))
+        linear = next(op for op in program.ops if op.code is Op.LINEAR and op.params["form"] == W16G32)
+        change(program, program.ops[0], linear)
+        return Image(image(program))
+
+    def halved(which):
+        def change(program, embed, linear):
+            index = linear.tensors[which]
+            program.arrays[index] = program.arrays[index][: len(program.arrays[index]) // 2].copy()
+
+        return change
+
+    opened(lambda program, embed, linear: None)
+    changes = [halved(0), halved(1), lambda program, embed, linear: setattr(linear, "tensors", (linear.tensors[0], -1, *linear.tensors[2:]))]
+    changes += [lambda program, embed, linear, form=form: linear.params.update(form=form) for form in (-1, 0, 1, 3)]
+    changes += [lambda program, embed, linear, form=form: embed.params.update(form=form) for form in (-1, 0, 1, 3)]
+    for change in changes:
+        with pytest.raises(EdgePosError, match="program"):
+            opened(change)
+    with pytest.raises(EdgePosError, match="program"):
+        opened(lambda program, embed, linear: next(op for op in program.ops if op.params.get("source") == POSITIONS).params.update(form=W16G32), table=60)
 
 
 def test_sampling_is_the_same_in_c():

@@ -14,7 +14,7 @@ from edgepos import fixedpoint as fx
 from edgepos.errors import ContextError, EdgePosError, FormatError
 from edgepos.golden import Batch, Machine
 from edgepos.golden_session import GoldenSession
-from edgepos.program import A8G32, BIDIRECTIONAL, KV, NONE, POOLS, POSITIONS, W4G32, W8, Header, Op, Program
+from edgepos.program import A8G32, BIDIRECTIONAL, KV, NONE, POOLS, POSITIONS, W4G32, W8, W16G32, Header, Op, Program
 
 F = 16
 
@@ -153,6 +153,30 @@ def test_learned_rows_are_those_of_the_positions(rng, dtype, grouped, modulo):
     got = mach.run(b.ops[0], {}, batch(positions)) * 2.0**-F
     real = w.astype(np.float64)[:, :width] * (np.repeat(g, 32, axis=1)[:, :width] if grouped else 1) * m[:, None] * 2.0**-60
     assert np.abs(got - real[np.array([p % modulo if modulo else p for p in positions]) + offset]).max() <= 0.5001 * 2.0**-F
+
+
+@pytest.mark.parametrize("extreme", [False, True])
+def test_both_parts_of_w16g32_are_added_before_the_one_rounding(rng, extreme):
+    """LINEAR and EMBED over the same matrix, in whole numbers of Python."""
+    width, rows, h = 70, 6, 62
+    b = Builder(rng, extreme)
+    x = b.value(width)
+    w, g = b.numbers(np.int8, (2 * rows, 96)), b.numbers(np.int16, (2 * rows, 3))
+    tensors = [b.tensor(w), b.tensor(g), b.tensor(np.tile(np.array([[2**30 + 7, h]], np.int32), (rows, 1)))]
+    b.op(Op.LINEAR, b.value(rows), [x], tensors, shift=3, form=W16G32)
+    b.op(Op.EMBED, b.value(width), [], tensors, shift=-30, form=W16G32)
+    data = rng.integers(-(2**31), 2**31, (3, width))
+    whole = [[sum(int(w[part, k]) * int(g[part, k // 32]) for part in (r, r + rows)) for k in range(96)] for r in range(rows)]
+
+    def rounded(acc: int, n: int) -> int:
+        return min(max(((acc * (2**30 + 7) >> (n - 1)) + 1) >> 1, -(2**31)), 2**31 - 1)
+
+    got = machine(b).run(b.ops[0], {x: data}, batch(range(3)))
+    for t, row in enumerate(data):
+        q, shift = fx.narrow16(row)
+        assert got[t].tolist() == [rounded(sum(a * int(c) for a, c in zip(whole[r], q)), h + 3 - int(shift)) for r in range(rows)]
+    got = machine(b).run(b.ops[1], {}, Batch(np.array([5, 0, 3]), np.arange(3), 0))
+    assert got.tolist() == [[rounded(a, h - 30) for a in whole[r][:width]] for r in (5, 0, 3)]
 
 
 @pytest.mark.parametrize("extreme", [False, True])

@@ -25,6 +25,7 @@ SHAPES = {
     "w4g32 kv16": Shape(w4=True, alibi=True, head_dim=64, v_dim=64, pairs=32, width=384, inner=416),
     "w8g32 a8g32": Shape(a8=True, width=384, inner=416, vocab=131),
     "w8 a8g32": Shape(a8=True, grouped=False, width=290, inner=65),
+    "w16g32 kv16": Shape(w16=True, a8=True, head_dim=64, v_dim=64, pairs=32, width=352, inner=416, vocab=131),
     "w4g32 a8g32": Shape(a8=True, w4=True, head_dim=64, v_dim=64, pairs=32, width=352, inner=33),
     "w4g32 kv8": Shape(w4=True, kv_bits=8, logit_softcap=True, bias=True, width=33, vocab=131),
 }

@@ -14,9 +14,9 @@ from edgepos.compiler.options import matrix_formats
 from edgepos.compiler.pipeline import compile
 from edgepos.errors import EdgePosError, UnsupportedError
 from edgepos.export import load
-from edgepos.program import NONE, W4G32, Op
+from edgepos.program import Op
 from edgepos.report.build import _wide_cache, measure
-from edgepos.report.changes import Swaps
+from edgepos.report.changes import Swaps, measure_changes
 from edgepos.report.page import page
 from edgepos.report.windows import first_tokens, read_text, read_texts, text_windows
 from edgepos.resources import tiny_model_dir
@@ -32,9 +32,31 @@ def formats(program) -> dict[str, str]:
     found = {}
     for op in program.ops:
         if op.code in (Op.LINEAR, Op.EMBED):
-            form = "w4g32" if op.params.get("form") == W4G32 else "w8" if op.tensors[1] == NONE else "w8g32"
-            found[program.names[op.tensors[0]]] = form
+            found[program.names[op.tensors[0]]] = op.weight_format
     return found
+
+
+def test_a_bundle_in_w8g32_is_offered_more_bits_for_single_matrices(tmp_path, source):
+    """By the command line: each flag saves what the report says of it, for the bytes that it says; of a model in 16 bits nothing is left to offer."""
+    model = tiny_model_dir("tiny-rope")
+    made = edgepos.export_bundle(source, tmp_path / "m.edgepos", context=128)
+    text = read_text()
+    before = measure(made, edgepos.reference(source), source, text, max_tokens=256, swap_tokens=128)
+    offered = before["changes"]["suggestions"]
+    assert len(offered) == 3 and all(change["flags"].endswith("=w16g32") for change in offered)
+    flags = [part for change in offered for part in shlex.split(change["flags"])]
+    command("export", model, "-o", tmp_path / "after.edgepos", "--context", 128, *flags)
+    after = edgepos.open(tmp_path / "after.edgepos")
+    after.selftest()
+    assert after.report["formats"]["weights"].endswith("w16g32+w8g32")
+    texts = first_tokens(text_windows(after.tokenizer, text, 128, 128), 128)
+    fell = before["changes"]["total"] - Swaps(after.program, source.model, texts).total
+    assert fell == pytest.approx(sum(change["saves"] for change in offered), rel=0.25) and fell > 0.4 * before["changes"]["total"]
+    grown = after.model_path.stat().st_size - before["memory"]["model_bytes"]
+    assert abs(grown - sum(change["bytes"] for change in offered)) < 64 * 100
+    fine = compile(source, weights="w16g32", context=128)
+    found = measure_changes(fine, source.model, texts, [{"name": op.name, "own_sqnr_db": 90.0} for op in fine.ops])
+    assert found["total"] < 1e-3 * before["changes"]["total"] and all(change["flags"] is None for change in found["suggestions"])
 
 
 def test_the_last_glob_that_matches_decides(source):

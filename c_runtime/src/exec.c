@@ -47,11 +47,15 @@ static void embed_tokens(const ep_session *s, const int32_t *op, int32_t from, i
     const int16_t *wide = narrow ? NULL : ep_i16(p, op[EP_O_T0]) + row * (size_t)cols;
     const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) + row * (size_t)(cols / 32) : NULL;
     const int32_t *scale = ep_i32(p, op[EP_O_T2]) + 2 * row;
+    int two = EP_HAS(EP_FEATURE_W16G32) && op[EP_O_P0 + 4] == EP_W16G32;
+    const int8_t *fine = two ? w + (size_t)p->vocab * (size_t)cols : NULL;
+    const int16_t *fine_g = two ? g + (size_t)p->vocab * (size_t)(cols / 32) : NULL;
     int32_t *y = ep_value(s, op[EP_O_OUT], t);
     for (int32_t k = 0; k < width; k += 32) {
       int32_t n = width - k < 32 ? width - k : 32, by = g ? g[k / 32] : 1;
       int64_t part[32];
       for (int32_t i = 0; i < n; i++) part[i] = (wide ? wide[k + i] : w[k + i]) * by;
+      for (int32_t i = 0; i < n && two; i++) part[i] += fine[k + i] * fine_g[k / 32];
       s->kernels.requant(y + k, part, scale[0], scale[1] + op[EP_O_P0], n, count);
     }
   }

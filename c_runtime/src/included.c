@@ -3,9 +3,11 @@
 #include "tokenizer.h"
 
 static uint32_t features_of(const int32_t *op) {
-  uint32_t form = EP_FEATURE_W8 << (op[EP_O_P0 + 2] ? 2 : op[EP_O_T1] >= 0 ? 1 : 0) << (op[EP_O_P0 + 3] ? 3 : 0);
+  uint32_t form = EP_FEATURE_W8 << (op[EP_O_P0 + 2] == EP_W4G32 ? 2 : op[EP_O_T1] >= 0 ? 1 : 0) << (op[EP_O_P0 + 3] ? 3 : 0);
+  if (op[EP_O_P0 + 2] == EP_W16G32) form |= EP_FEATURE_W16G32;
   switch (op[EP_O_CODE]) {
     case EP_LINEAR: return form | (op[EP_O_P0 + 1] >= 0 ? EP_FEATURE_SOFTCAP : 0) | (op[EP_O_T3] >= 0 ? EP_FEATURE_LINEAR_BIAS : 0);
+    case EP_EMBED: return op[EP_O_P0 + 4] == EP_W16G32 ? EP_FEATURE_W16G32 : 0;
     case EP_ROPE: return op[EP_O_P0 + 2] ? EP_FEATURE_ROPE_INTERLEAVED : EP_FEATURE_ROPE_HALF;
     case EP_NORM: return op[EP_O_P0] ? EP_FEATURE_CENTER : 0;
     case EP_ATTENTION: break;

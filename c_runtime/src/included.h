@@ -41,6 +41,7 @@
 #define EP_FEATURES_ROPE (EP_FEATURE_ROPE_HALF | EP_FEATURE_ROPE_INTERLEAVED)
 #define EP_FEATURE_CENTER 0x4000u
 #define EP_FEATURE_LINEAR_BIAS 0x8000u
+#define EP_FEATURE_W16G32 0x10000u /* beside that of w8g32 */
 
 #define EP_HAS(features) (((features) & ~EDGEPOS_FEATURES) == 0)
 #define EP_HAS_ANY(features) (((features) & EDGEPOS_FEATURES) != 0)

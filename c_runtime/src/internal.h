@@ -59,6 +59,7 @@ typedef struct ep_program {
   int32_t longest_row;     /* most numbers of 16 bits that hold a LINEAR's input */
   int32_t longest_summed;  /* most columns of a LINEAR that needs the sums of groups of its input; 0: none */
   int32_t longest_in_groups; /* the same of those with inputs of 8 bits in groups */
+  int32_t two_parts;       /* a LINEAR has w16g32 */
   int32_t most_pairs;      /* of a ROPE; 0: there is none */
   int32_t max_position;    /* the last one that every position table has a row for */
   int32_t one_call;        /* a text is one call into an empty session: bidirectional, or an embedding */
@@ -96,9 +97,12 @@ static inline int ep_tensor_is(const ep_program *p, int32_t i, int32_t type, int
 static inline int32_t ep_width(const ep_program *p, int32_t v) { return p->values[(size_t)v * EP_VALUE_WORDS + EP_V_WIDTH]; }
 static inline const int32_t *ep_op(const ep_program *p, int32_t i) { return p->ops + (size_t)i * EP_OP_WORDS; }
 
+/* Forms of weights: of LINEAR in p2, of EMBED in p4. */
+enum { EP_W8 = 0, EP_W4G32 = 1, EP_W16G32 = 2 };
+
 /* Columns of a LINEAR's weights: w4g32 keeps two in a byte. */
 static inline int32_t ep_linear_cols(const ep_program *p, const int32_t *op) {
-  return op[EP_O_P0 + 2] ? 2 * ep_cols(p, op[EP_O_T0]) : ep_cols(p, op[EP_O_T0]);
+  return op[EP_O_P0 + 2] == EP_W4G32 ? 2 * ep_cols(p, op[EP_O_T0]) : ep_cols(p, op[EP_O_T0]);
 }
 
 /* Its inputs are a8g32. */

@@ -43,7 +43,7 @@ void ep_linear_narrow(const ep_session *s, const int32_t *op, int32_t from, int3
     int16_t *q = s->narrow + (size_t)t * (size_t)cols;
     s->shifts[t] = s->kernels.narrow16(q, ep_value(s, op[EP_O_IN0], t), width);
     memset(q + width, 0, (size_t)(cols - width) * sizeof *q);
-    if (EP_HAS(EP_FEATURE_W4G32) && op[EP_O_P0 + 2]) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
+    if (EP_HAS(EP_FEATURE_W4G32) && op[EP_O_P0 + 2] == EP_W4G32) sum_groups(s->sums + (size_t)t * (size_t)(cols / 32), q, cols / 32);
   }
   if (s->kernels.arrange) s->kernels.arrange(s->narrow + (size_t)from * (size_t)cols, cols, to - from);
 }
@@ -87,7 +87,7 @@ static void multiply(const ep_session *s, int64_t *acc, const int32_t *op, ep_ti
   const ep_kernels *kernels = &s->kernels;
   size_t cols = (size_t)tile->cols, groups = cols / 32, at = (size_t)row;
   const int16_t *g = op[EP_O_T1] >= 0 ? ep_i16(p, op[EP_O_T1]) : NULL;
-  int w4 = EP_HAS_W4 && op[EP_O_P0 + 2], in_groups = EP_HAS_IN8 && ep_linear_in_groups(op);
+  int w4 = EP_HAS_W4 && op[EP_O_P0 + 2] == EP_W4G32, in_groups = EP_HAS_IN8 && ep_linear_in_groups(op);
   tile->w = ep_i8(p, op[EP_O_T0]) + at * (w4 ? cols / 2 : cols);
   if (g) tile->g = g + at * (w4 ? 2 * groups : groups);
   if (w4 || in_groups) tile->sums = s->sums + (size_t)t * groups;
@@ -99,6 +99,12 @@ static void multiply(const ep_session *s, int64_t *acc, const int32_t *op, ep_ti
     tile->x = s->narrow + (size_t)t * cols;
     (w4 ? kernels->linear_w4g32 : g ? kernels->linear_w8g32 : kernels->linear_w8)(acc, tile);
   }
+}
+
+/* w16g32: the fine parts are as many rows behind the coarse ones. */
+static void add_fine(const ep_session *s, ep_lane *lane, const int32_t *op, ep_tile *tile, int32_t row, int32_t t) {
+  multiply(s, lane->fine, op, tile, ep_rows(&s->program, op[EP_O_T2]) + row, t);
+  for (int32_t i = 0; i < tile->rows * tile->tokens; i++) lane->acc[i] += lane->fine[i];
 }
 
 void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32_t t, int32_t tokens, int32_t from, int32_t to,
@@ -113,6 +119,7 @@ void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32
                       .tokens = tokens - i < most_tokens ? tokens - i : most_tokens,
                       .scratch = lane->scratch};
       multiply(s, lane->acc, op, &tile, row, t + i);
+      if (EP_HAS(EP_FEATURE_W16G32) && op[EP_O_P0 + 2] == EP_W16G32) add_fine(s, lane, op, &tile, row, t + i);
       finish(s, lane, op, &tile, t + i, row, out + (size_t)i * stride + (row - from), stride);
     }
   }
@@ -153,7 +160,7 @@ static void task(void *arg, int32_t i) {
 }
 
 void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {
-  int32_t rows = ep_rows(&s->program, op[EP_O_T0]), cols = ep_linear_cols(&s->program, op);
+  int32_t rows = ep_rows(&s->program, op[EP_O_T2]), cols = ep_linear_cols(&s->program, op);
   job j = {s, op, out, n, rows, ep_lanes_for(s, (int64_t)rows * cols * n)};
   if (!is_narrowed(s, op)) {
     if (n / 4 >= j.lanes)

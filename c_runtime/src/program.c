@@ -124,7 +124,7 @@ static uint64_t weight_bytes(const ep_program *p) {
     int32_t code = op[EP_O_CODE];
     if (code != EP_LINEAR && code != EP_NORM && code != EP_EMBED) continue;
     for (int32_t t = EP_O_T0; t <= EP_O_T3; t++)
-      sum += tensor_bytes(p, op[t]) / (code == EP_EMBED ? (uint64_t)ep_rows(p, op[EP_O_T0]) : 1);
+      sum += tensor_bytes(p, op[t]) / (code == EP_EMBED ? (uint64_t)ep_rows(p, op[EP_O_T2]) : 1);
   }
   return sum;
 }

@@ -10,7 +10,7 @@ typedef struct rule {
 } rule;
 
 static const rule rules[EP_OPCODES] = {
-    [EP_EMBED] = {1, 0, 0x5, 0x2, 4, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 5, 0x0c},
+    [EP_EMBED] = {1, 0, 0x5, 0x2, 5, 0x01},  [EP_NORM] = {1, 1, 0x1, 0x2, 5, 0x0c},
     [EP_LINEAR] = {1, 1, 0x5, 0xa, 4, 0x01}, [EP_ADD] = {1, 2, 0, 0, 3, 0x04},
     [EP_MUL] = {1, 2, 0, 0, 1, 0x01},        [EP_ACT] = {1, 1, 0x1, 0, 5, 0x13},
     [EP_ROPE] = {1, 1, 0x1, 0, 5, 0x10},     [EP_KV_WRITE] = {0, 2, 0, 0, 1, 0},
@@ -70,10 +70,12 @@ static int32_t break_of_rule(const ep_program *p, progress *at, const int32_t *o
 
 static int flag(int32_t x) { return x == 0 || x == 1; }
 
-/* Weights [rows, K], group scales, row scales for `cols` = K columns; w4: two columns a byte, two numbers a group. */
-static int32_t bad_weights(const ep_program *p, const int32_t *op, int32_t type, int32_t rows, int32_t cols, int32_t w4) {
-  if (!ep_tensor_is(p, op[EP_O_T0], type, rows, w4 ? cols / 2 : cols)) return EP_O_T0;
-  if (op[EP_O_T1] < 0 ? w4 : !ep_tensor_is(p, op[EP_O_T1], EP_I16, rows, cols / 32 * (1 + w4))) return EP_O_T1;
+/* Weights [rows, K], group scales, row scales for `cols` = K columns; w4g32: two columns a byte, two numbers a group; w16g32: twice the
+ * rows of weights and group scales. */
+static int32_t bad_weights(const ep_program *p, const int32_t *op, int32_t type, int32_t rows, int32_t cols, int32_t form) {
+  int32_t w4 = form == EP_W4G32, stored = form == EP_W16G32 ? 2 * rows : rows;
+  if (!ep_tensor_is(p, op[EP_O_T0], type, stored, w4 ? cols / 2 : cols)) return EP_O_T0;
+  if (op[EP_O_T1] < 0 ? form != EP_W8 : !ep_tensor_is(p, op[EP_O_T1], EP_I16, stored, cols / 32 * (1 + w4))) return EP_O_T1;
   return ep_tensor_is(p, op[EP_O_T2], EP_I32, rows, 2) ? -1 : EP_O_T2;
 }
 
@@ -91,11 +93,12 @@ static int32_t bad_embed(ep_program *p, const int32_t *op, int32_t out) {
   int32_t rows = ep_rows(p, op[EP_O_T0]), type = ep_record(p, op[EP_O_T0])[EP_T_TYPE], offset = op[EP_O_P0 + 2];
   if (!flag(op[EP_O_P0 + 1])) return EP_O_P0 + 1;
   if (p->patches && !op[EP_O_P0 + 1]) return EP_O_P0 + 1; /* there are no token ids */
-  int32_t by_position = op[EP_O_P0 + 1], modulo = op[EP_O_P0 + 3];
+  int32_t by_position = op[EP_O_P0 + 1], modulo = op[EP_O_P0 + 3], form = op[EP_O_P0 + 4];
+  if (form != EP_W8 && (form != EP_W16G32 || by_position)) return EP_O_P0 + 4;
   if (offset < 0 || offset > (by_position ? 1 << 20 : 0) || (by_position && offset >= rows)) return EP_O_P0 + 2;
   if (modulo < 0 || modulo > (by_position ? rows - offset : 0)) return EP_O_P0 + 3;
   if (type == EP_I16 && op[EP_O_T1] >= 0) return EP_O_T1;
-  int32_t bad = bad_weights(p, op, type == EP_I16 ? EP_I16 : EP_I8, by_position ? rows : p->vocab, padded(out), 0);
+  int32_t bad = bad_weights(p, op, type == EP_I16 ? EP_I16 : EP_I8, by_position ? rows : p->vocab, padded(out), form);
   if (bad < 0 && by_position && !modulo && rows - 1 - offset < p->max_position) p->max_position = rows - 1 - offset;
   return bad;
 }
@@ -116,16 +119,17 @@ static int32_t bad_norm(const ep_program *p, const int32_t *op, int32_t width) {
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
 static int32_t bad_linear(ep_program *p, const int32_t *op, int32_t in, int32_t out) {
-  int32_t cap = op[EP_O_P0 + 1], w4 = op[EP_O_P0 + 2], cols = padded(in);
-  if (!flag(w4)) return EP_O_P0 + 2;
+  int32_t cap = op[EP_O_P0 + 1], form = op[EP_O_P0 + 2], cols = padded(in);
+  if (form < EP_W8 || form > EP_W16G32 || (form == EP_W16G32 && cols > 1 << 19)) return EP_O_P0 + 2;
   if (!flag(op[EP_O_P0 + 3])) return EP_O_P0 + 3;
   if (cap != -1 && (p->embedding || op[EP_O_OUT] != p->n_values - 1 || bad_softcap(p, cap))) return EP_O_P0 + 1;
-  int32_t bad = bad_weights(p, op, EP_I8, out, cols, w4);
+  int32_t bad = bad_weights(p, op, EP_I8, out, cols, form);
   if (bad < 0) bad = bad_vector(p, op, EP_O_T3, out);
   if (bad >= 0) return bad;
   int in_groups = ep_linear_in_groups(op);
   p->longest_row = larger(p->longest_row, in_groups ? cols / 2 : cols);
-  if (w4 || in_groups) p->longest_summed = larger(p->longest_summed, cols);
+  if (form == EP_W16G32) p->two_parts = 1;
+  if (form == EP_W4G32 || in_groups) p->longest_summed = larger(p->longest_summed, cols);
   if (in_groups) p->longest_in_groups = larger(p->longest_in_groups, cols);
   return -1;
 }
@@ -261,7 +265,7 @@ static ep_status check_row_scales(const ep_program *p, uint64_t *word) {
 ep_status ep_check_ops(ep_program *p, uint64_t *word) {
   progress at = {.head_input = -1, .mask = -1};
   p->longest_row = 32;
-  p->longest_summed = p->longest_in_groups = p->most_pairs = 0;
+  p->longest_summed = p->longest_in_groups = p->two_parts = p->most_pairs = 0;
   p->one_call = p->embedding > 0;
   p->max_position = INT32_MAX;
   for (int32_t i = 0; i < p->n_ops; i++) {

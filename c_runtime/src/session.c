@@ -32,6 +32,7 @@ static void lay_out_lane(const ep_session *s, arena *a, ep_lane *l) {
   if (sums < EP_TILE) sums = EP_TILE;
   memset(l, 0, sizeof *l);
   l->acc = (int64_t *)take(a, (uint64_t)(p->v_dim > sums ? p->v_dim : sums), sizeof *l->acc);
+  l->fine = (int64_t *)take(a, p->two_parts ? (uint64_t)sums : 0, sizeof *l->fine);
   l->scores = (int32_t *)take(a, p->n_kv ? (uint64_t)s->cfg.context : 0, sizeof *l->scores);
   l->q = (int16_t *)take(a, (uint64_t)p->k_dim, sizeof *l->q);
   l->tile = (int32_t *)take(a, EP_TILE, sizeof *l->tile);

@@ -12,6 +12,7 @@ enum { EP_TILE = 128, EP_TILE_ROWS = 32, EP_TILE_TOKENS = 128 };
 typedef struct ep_lane {
   uint64_t saturations;
   int64_t *acc;        /* max(EP_TILE, v_dim, EP_TILE_ROWS * min(n_batch, EP_TILE_TOKENS)) */
+  int64_t *fine;       /* as many without v_dim, where a LINEAR has w16g32 */
   int32_t *scores;     /* context */
   int16_t *q;          /* k_dim */
   int32_t *tile;       /* EP_TILE logits */

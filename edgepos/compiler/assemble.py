@@ -97,7 +97,7 @@ class Assembly:
     def _quantize(self, name: str) -> QuantizedMatrix:
         """The matrix in the format asked for. EMBED reads 8-bit rows, so a table of token ids is never w4g32."""
         asked, grid, embedded = self.options.format_of(name), self.grids.get(name), name in self._embedded
-        if grid is not None and asked != "w8":
+        if grid is not None and asked not in ("w8", "w16g32"):
             wide = embedded or asked == "w8g32"
             if not wide and (kept := from_source(grid, 4)) is not None:
                 return kept
@@ -106,7 +106,7 @@ class Assembly:
                 return kept
         if asked == "w4g32" and not embedded:
             return quantize_w4(self.source.read(name))
-        return quantize(self.source.read(name), "w8" if asked == "w8" else "w8g32")
+        return quantize(self.source.read(name), asked if asked in ("w8", "w16g32") else "w8g32")
 
     def _added(self, name: str) -> tuple[int, np.ndarray]:
         """(tensor, float32) of a β or bias: its integers depend on the F of the output, so every operator has its own."""
@@ -134,12 +134,12 @@ class Assembly:
         self._append(step, Operation(Op.PATCHES, self._define(step), params=asdict(step.picture), name=step.name))
 
     def _embed(self, step: Embed) -> None:
-        w, g, row = self._matrix(step.weight)[0]
+        (w, g, row), form = self._matrix(step.weight)
         if step.scale != 1:
             scaled = mantissa_shift_rows(row_scales(self.program.arrays[row]) * step.scale)
             row = self._share(("scaled", step.weight, step.scale), suffixed(step.weight, ".scaled"), lambda: scaled)
         tensors = (w, g, row, NONE)
-        self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, name=step.name))
+        self._append(step, Operation(Op.EMBED, self._define(step), tensors=tensors, params={"form": form}, name=step.name))
 
     def _place(self, step: Place) -> None:
         rows, factors = constants.position_rows(step.spec, self.source.read(step.table))

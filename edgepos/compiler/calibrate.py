@@ -14,7 +14,7 @@ import numpy as np
 from .. import fixedpoint as fx
 from ..errors import UnsupportedError
 from ..golden import Batch, Machine, image_batch
-from ..program import GROUP, NONE, UNIT_F, Op
+from ..program import GROUP, NONE, UNIT_F, W16G32, Op
 from .assemble import Assembly, Piece
 from .steps import Unit
 
@@ -172,13 +172,20 @@ class _Run:
 def _largest_embedding(assembly: Assembly, piece: Piece) -> int:
     w, g, row = (None if t == NONE else assembly.program.arrays[t] for t in piece.op.tensors[:3])
     largest = 0
-    for start in range(0, len(w), ROWS):
-        part = slice(start, start + ROWS)
-        x = np.abs(w[part].astype(np.int64)).reshape(-1, w.shape[1] // GROUP, GROUP).max(axis=2)
-        x = x.max(axis=1) if g is None else (x * g[part].astype(np.int64)).max(axis=1)
+    for start in range(0, len(row), ROWS):
+        part = slice(start, min(start + ROWS, len(row)))
+        x = _times_scales(w, g, part)
+        if piece.op.params["form"] == W16G32:
+            x += _times_scales(w, g, slice(part.start + len(row), part.stop + len(row)))
+        x = np.abs(x).max(axis=1)
         m, h = row[part].astype(np.int64).T
         largest = max(largest, int(np.abs(fx.requant(x, m, h + piece.op.params["shift"])).max()))
     return largest
+
+
+def _times_scales(w: np.ndarray, g: np.ndarray | None, rows: slice) -> np.ndarray:
+    x = w[rows].astype(np.int64)
+    return x if g is None else x * np.repeat(g[rows].astype(np.int64), GROUP, axis=1)
 
 
 def _fixed_f(assembly: Assembly, piece: Piece) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..program import NONE, W8, Op, Operation, Program
+from ..program import NONE, Op, Operation, Program
 from .assemble import ROW_SCALES, UNIT, suffixed
 from .constants import bias_floats, gamma_floats
 from .weights import dequantize
@@ -31,7 +31,7 @@ def _parts(program: Program, op: Operation):
     if op.code in (Op.EMBED, Op.LINEAR):
         width = program.values[op.out if op.code == Op.EMBED else op.ins[0]].width
         groups = None if t[1] == NONE else arrays[t[1]]
-        yield t[0], lambda: dequantize(arrays[t[0]], groups, arrays[own_rows(program, op)], width, op.params.get("form", W8))
+        yield t[0], lambda: dequantize(arrays[t[0]], groups, arrays[own_rows(program, op)], width, op.params["form"])
         if op.code == Op.LINEAR and t[3] != NONE:
             yield t[3], lambda: fixed_floats(arrays[t[3]], program.values[op.out].f)
     elif op.code == Op.NORM and not program.names[t[0]].startswith(UNIT):

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..positions import Rope, TablePlan
-from ..program import GROUP, NONE, W4G32, Operation, Program
+from ..program import GROUP, NONE, W4G32, W16G32, Operation, Program
 from .dequantize import own_rows
 from .steps import Attend, Embed, FloatProgram, Linear, Norm, Place, Rotate
 from .weights import row_scales
@@ -72,14 +72,16 @@ class _Rewriter:
 
     # ---- pieces
 
-    def external(self, index: int, name: str, dtype: ir.DataType | None = None) -> ir.Value:
-        """An initializer that reads tensor `index` of the program out of model.gguf; as UINT4, two numbers a byte."""
+    def external(self, index: int, name: str, dtype: ir.DataType | None = None, part: int = 0, parts: int = 1) -> ir.Value:
+        """An initializer that reads tensor `index` of the program out of model.gguf, or one of several equal parts of its rows; as UINT4,
+        two numbers a byte."""
         array = self.program.arrays[index]
-        shape = array.shape if dtype is None else (array.shape[0], 2 * array.shape[1])
+        size, rows = array.nbytes // parts, array.shape[0] // parts
+        shape = (rows, *array.shape[1:]) if dtype is None else (rows, 2 * array.shape[1])
         tensor = ir.ExternalTensor(
             LOCATION,
-            self.data_start + self.offsets[index],
-            array.nbytes,
+            self.data_start + self.offsets[index] + part * size,
+            size,
             dtype or ir.DataType.from_numpy(array.dtype),
             shape=ir.Shape(shape),
             name=name,
@@ -114,11 +116,13 @@ class _Rewriter:
         if name in self.replaced:
             return
         w, groups, rows = op.tensors[0], op.tensors[1], own_rows(self.program, op)
-        shape = self.program.arrays[w].shape
         scale = row_scales(self.program.arrays[rows]).astype(np.float32)
-        if op.params.get("form") == W4G32:
+        shape = (len(scale), self.program.arrays[w].shape[1])
+        if op.params["form"] == W4G32:
             shape = (shape[0], 2 * shape[1])
             value = self._nibbles(name, w, groups, scale, shape)
+        elif op.params["form"] == W16G32:
+            value = self._two_parts(name, w, groups, scale, shape)
         else:
             data = self.external(w, f"{name}.{self.program.arrays[w].dtype.name}")
             if groups == NONE:
@@ -131,10 +135,19 @@ class _Rewriter:
             value = self.node("Slice", [value, *bounds], f"{name}.cut", (shape[0], cols))
         self.replace(name, value)
 
-    def _group_scales(self, name: str, groups: int, scale: np.ndarray) -> ir.Value:
+    def _two_parts(self, name: str, w: int, groups: int, scale: np.ndarray, shape: tuple[int, int]) -> ir.Value:
+        """The coarse int8 rows plus the fine ones, each with its group scales."""
+        parts = []
+        for part, what in enumerate(("coarse", "fine")):
+            data = self.external(w, f"{name}.{what}.int8", part=part, parts=2)
+            scales = self._group_scales(f"{name}.{what}", groups, scale, part, 2)
+            parts.append(self.node("DequantizeLinear", [data, scales], f"{name}.{what}", shape, axis=1, block_size=GROUP))
+        return self.node("Add", parts, f"{name}.full", shape)
+
+    def _group_scales(self, name: str, groups: int, scale: np.ndarray, part: int = 0, parts: int = 1) -> ir.Value:
         """int16 group scales (of w4g32: scales and minima) times the float scale of their row."""
-        shape = self.program.arrays[groups].shape
-        wide = self.node("Cast", [self.external(groups, f"{name}.int16")], f"{name}.group", shape, to=int(ir.DataType.FLOAT))
+        shape = (len(scale), self.program.arrays[groups].shape[1])
+        wide = self.node("Cast", [self.external(groups, f"{name}.int16", part=part, parts=parts)], f"{name}.group", shape, to=int(ir.DataType.FLOAT))
         return self.node("Mul", [wide, self.constant(f"{name}.row", scale[:, None])], f"{name}.scale", shape)
 
     def _nibbles(self, name: str, w: int, groups: int, scale: np.ndarray, shape: tuple[int, int]) -> ir.Value:

@@ -11,7 +11,7 @@ from ..export import CanonicalModel
 from .steps import Embed, FloatProgram, Linear, Rotate
 from .tokenizer_tensors import PRE_TOKENIZERS
 
-WEIGHTS = ("source", "w4g32", "w8g32", "w8")
+WEIGHTS = ("source", "w4g32", "w8g32", "w8", "w16g32")
 ACTIVATIONS = ("a16", "a8g32")
 KV = ("kv16", "kv8")
 ONNX = ("float", "int8")

@@ -89,11 +89,11 @@ def measure(
     report["verdict"] = verdict(accuracy)
     tell("operators", 0, len(bundle.program.ops))
     one, few = (cut[0], cut) if bundle.image.image_shape else (cut[0][:LAYER_WINDOW], first_tokens(cut, swap_tokens))
-    report["layers"], scores = trace_layers(bundle.program, canonical.model, one)
+    report["layers"], scores = trace_layers(bundle.program, canonical.model, one, threads)
     report["attention"] = {**report.get("attention", {}), "scores": scores}
     report["changes"] = measure_changes(
         bundle.program, canonical.model, few, report["layers"], reference=shared, session=session, kept=canonical.grids or (),
-        globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical), progress=partial(tell, "matrices"),
+        globs="weights_for" in bundle.manifest["options"], wide_cache=_wide_cache(bundle, canonical), threads=threads, progress=partial(tell, "matrices"),
     )  # fmt: skip
     report["encodings"] = encoding_curves(canonical, context)
     report["provenance"] = provenance(bundle, command)

@@ -15,15 +15,15 @@ from ..compiler.source_grid import quantize_w4
 from ..compiler.weights import dequantize, quantize
 from ..float_session import FloatSession
 from ..golden_session import GoldenSession
-from ..program import GROUP, NONE, POSITIONS, W4G32, Op, Program
+from ..program import GROUP, NONE, POSITIONS, Op, Program
 from .layers import sqnr_db
 from .metrics import kl_divergence, log_softmax
 
 MOST = 48  # matrices that are swapped
 ROWS = 256  # of a matrix that a format is tried on
-FINEST = "w8g32"
-KEPT_DB = 80.0  # the integers of a source lose only by the 16 bits of their scales
-FORMATS = (FINEST, "w8", "w4g32")
+KEPT_DB = 80.0  # the integers of a source lose only by the 16 bits of their scales, w16g32 by its own
+FORMATS = ("w16g32", "w8g32", "w8", "w4g32")
+FINER = {"w4g32": "w8g32", "w8": "w8g32", "w8g32": "w16g32"}
 
 
 def measure_changes(
@@ -37,6 +37,7 @@ def measure_changes(
     kept: Collection[str] = (),
     globs: bool = False,
     wide_cache: Program | None = None,
+    threads: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict:
     """The `changes` section: parts of the error and every matrix, the one whose rounding costs most first.
@@ -46,9 +47,9 @@ def measure_changes(
     KL divergence from the float graph in nats per token, of embeddings the mean of 1 − cosine. reference, session: sessions of the float
     graph and of the program, where there are some. kept: matrices whose source holds
     integers, which the format "source" keeps. globs: the bundle has formats of single matrices. wide_cache: the same program with a
-    16-bit KV cache, for one that has 8 bits.
+    16-bit KV cache, for one that has 8 bits. threads: of the float graph; 0: as many as there are cores.
     """
-    swaps = Swaps(program, model, texts, reference, session)
+    swaps = Swaps(program, model, texts, reference, session, threads)
     matrices = _matrices(program, layers)
     for entry in matrices:
         entry.update(swaps.formats(entry["matrix"], entry["format"]))
@@ -73,16 +74,16 @@ def measure_changes(
 class Swaps:
     """The float graph with a bundle's dequantized weights, any of which can be replaced for one run over the texts."""
 
-    def __init__(self, program: Program, model: ir.Model, texts: list[list[int]], reference=None, session=None):
+    def __init__(self, program: Program, model: ir.Model, texts: list[list[int]], reference=None, session=None, threads: int = 0):
         self.program, self.texts = program, texts
         self.output = "embedding" if program.embedding else "logits"
         self.floats = {name: value.const_value for name, value in model.graph.initializers.items()}
         self.own = {name: array for name, array in dequantized_weights(program).items() if name in self.floats}
-        self.reference = self._outputs(reference or FloatSession(model))
+        self.reference = self._outputs(reference or FloatSession(model, threads=threads))
         opened = model.clone()
         for name in self.own:
             opened.graph.inputs.append(opened.graph.initializers[name])  # ONNX: an initializer that is an input too may be fed
-        self.session = FloatSession(opened, weights=self.own)
+        self.session = FloatSession(opened, weights=self.own, threads=threads)
         rounded = self._run(self.session, {})
         self.base = self.distance(self.reference, rounded)
         integers = self._outputs(session or self._golden(program))
@@ -124,7 +125,7 @@ class Swaps:
     def _comparable(self, outputs: list[np.ndarray]) -> np.ndarray:
         """Log probabilities [tokens, vocab], or embeddings of norm 1 [texts, d]; float64."""
         if not self.program.embedding:
-            return np.concatenate([log_softmax(output) for output in outputs])
+            return log_softmax(outputs[0] if len(outputs) == 1 else np.concatenate(outputs))
         rows = np.float64(np.concatenate(outputs))
         return rows / np.sqrt((rows * rows).sum(axis=1, keepdims=True))
 
@@ -147,7 +148,7 @@ def in_format(weight: np.ndarray, form: str) -> np.ndarray:
 def size_in(form: str, rows: int, cols: int) -> int:
     """Bytes of a matrix with its scales."""
     groups = -(-cols // GROUP)
-    return rows * (8 + groups * {"w8": 32, "w8g32": 34, "w4g32": 20}[form])
+    return rows * (8 + groups * {"w8": 32, "w8g32": 34, "w4g32": 20, "w16g32": 68}[form])
 
 
 def _matrices(program: Program, layers: list[dict]) -> list[dict]:
@@ -157,9 +158,8 @@ def _matrices(program: Program, layers: list[dict]) -> list[dict]:
     for op in program.ops:
         if op.code not in (Op.LINEAR, Op.EMBED):
             continue
-        form = "w4g32" if op.params.get("form") == W4G32 else "w8" if op.tensors[1] == NONE else "w8g32"
         size = sum(program.arrays[t].nbytes for t in op.tensors[:3] if t != NONE)
-        entry = found.setdefault(op.tensors[0], {"matrix": program.names[op.tensors[0]], "operators": [], "format": form, "bytes": size})
+        entry = found.setdefault(op.tensors[0], {"matrix": program.names[op.tensors[0]], "operators": [], "format": op.weight_format, "bytes": size})
         entry["operators"].append(op.name)
     least = {id(e): min((own.get(name) or np.inf for name in e["operators"])) for e in found.values()}
     return sorted(found.values(), key=lambda e: least[id(e)])
@@ -175,29 +175,35 @@ def _suggestions(swaps: Swaps, matrices: list[dict], kept: Collection[str], glob
     if wide_cache is not None:
         saves = swaps.total - swaps.distance(swaps.reference, swaps.run_integers(wide_cache))
         found.append({"what": "a KV cache of 16 bits", "flags": "--kv kv16", "saves": saves, "bytes": None})
-    tokens = {swaps.program.names[op.tensors[0]] for op in swaps.program.ops if op.code == Op.EMBED and op.params.get("source") != POSITIONS}
-    places = {swaps.program.names[op.tensors[0]] for op in swaps.program.ops if op.params.get("source") == POSITIONS}
-    finer = {}
-    for entry in matrices:
-        name = entry["matrix"]
-        if name not in swaps.own or name in places:
-            continue
-        if name in kept and name not in tokens:
-            if (entry["sqnr_db"] or np.inf) < KEPT_DB:
-                finer[name] = (SOURCE, swaps.source(name), None)
-        elif entry["format"] != FINEST:
-            finer[name] = (FINEST, in_format(swaps.source(name), FINEST), entry["alternatives"][FINEST]["bytes"] - entry["bytes"])
-    if finer:
-        form = SOURCE if kept else FINEST
-        what = "the source's own integers in all matrices" if kept else f"all matrices in {form}"
-        sizes = [size for _, _, size in finer.values()]
-        saves = swaps.base - swaps.error({name: array for name, (_, array, _) in finer.items()})
+    tokens, places = (
+        {swaps.program.names[op.tensors[0]] for op in swaps.program.ops if op.code == Op.EMBED and (op.params["source"] == POSITIONS) == by_position}
+        for by_position in (False, True)
+    )
+    own = set(kept) - tokens  # a table of token ids is kept in any format
+    coarse = {e["matrix"]: e for e in matrices if e["matrix"] in swaps.own and e["matrix"] not in places and (e["sqnr_db"] or np.inf) < KEPT_DB}
+
+    def changed(name: str, form: str) -> tuple[np.ndarray, int | None]:
+        """The weights of a matrix in another format, and the bytes that it has more."""
+        if form == SOURCE and name in own:
+            return swaps.source(name), None
+        form = FINER["w8"] if form == SOURCE else form
+        return in_format(swaps.source(name), form), size_in(form, *swaps.own[name].shape) - coarse[name]["bytes"]
+
+    # In w16g32 a whole model has twice the bytes, so that is for single matrices; where some have it, no format for all is finer.
+    form = SOURCE if own else FINER["w8"]
+    changes = {name: changed(name, form) for name, entry in coarse.items() if name in own or FINER.get(entry["format"]) == FINER["w8"]}
+    if changes and (own or all(entry["format"] != FORMATS[0] for entry in matrices)):
+        what = "the source's own integers in all matrices" if own else f"all matrices in {form}"
+        saves = swaps.base - swaps.error({name: array for name, (array, _) in changes.items()})
+        sizes = [size for _, size in changes.values()]
         flags = f"--weights-for '*={form}'" if globs else f"--weights {form}"
         found.append({"what": what, "flags": flags, "saves": saves, "bytes": None if None in sizes else sum(sizes)})
+    del changes  # as large as the model
     for entry in matrices[:3]:
         name = entry["matrix"]
-        if name in finer:
-            form, array, grows = finer[name]
+        form = SOURCE if name in own else FINER.get(entry["format"])
+        if name in coarse and form:
+            array, grows = changed(name, form)
             saves = swaps.base - swaps.error({name: array})
             flags = "--weights-for " + shlex.quote(f"{glob.escape(name)}={form}")
             found.append({"what": f"{name} in {'the integers of the source' if form == SOURCE else form}", "flags": flags, "saves": saves, "bytes": grows})

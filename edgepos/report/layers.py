@@ -22,7 +22,7 @@ def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
     return float(10 * np.log10(signal / noise))
 
 
-def trace_layers(program: Program, model: ir.Model, ids: list[int]) -> tuple[list[dict], list[dict]]:
+def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int = 0) -> tuple[list[dict], list[dict]]:
     """(one entry per operator with an output, in data-flow order; the attention's score error by distance).
 
     An entry: name, op, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window, or an image; the integers are computed by golden,
@@ -30,7 +30,7 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int]) -> tuple[lis
     alone, run on the float graph's values rounded to its inputs. Both are None for values that the float graph does not have under
     the same name, or without any error. outlier: the channel with the largest magnitude, and its ratio to the channels' median.
     """
-    floats = _floats(program, model, ids)
+    floats = _floats(program, model, ids, threads)
     session = GoldenSession(program, None if program.image else max(len(ids), 1))
     alone = _Alone(program, floats, ids)
     scores = ScoreErrors(program, floats)
@@ -60,13 +60,13 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int]) -> tuple[lis
     return entries, scores.rows()
 
 
-def _floats(program: Program, model: ir.Model, ids: list[int]) -> dict[str, np.ndarray]:
+def _floats(program: Program, model: ir.Model, ids: list[int], threads: int) -> dict[str, np.ndarray]:
     """Operator name → float values [tokens, width], of those that the float graph has."""
     computed = {node.outputs[0].name for node in model.graph if node.outputs[0].name is not None}
     last = program.ops[-1].name
     wanted = [op.name for op in program.ops if op.out != NONE and op.name in computed and op.name != last]
     output = "embedding" if program.embedding else "logits"
-    floats = FloatSession(with_outputs(model, wanted)).values(ids, [output, *wanted])
+    floats = FloatSession(with_outputs(model, wanted), threads=threads).values(ids, [output, *wanted])
     if last not in floats:
         floats[last] = floats[output]
     return {name: value.reshape(-1, value.shape[-1]) for name, value in floats.items()}

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from .intervals import METHOD, interval, resampled_means
 
+BLOCK = 1 << 16  # numbers at a time
+
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Natural log probabilities of logits [..., vocab], float64."""
-    z = np.asarray(logits, np.float64)
-    z = z - z.max(axis=-1, keepdims=True)
-    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    result = np.array(logits, np.float64, order="C")
+    flat = result.reshape(-1, result.shape[-1])
+    for rows in _blocks(flat):
+        z = flat[rows]
+        z -= z.max(axis=-1, keepdims=True)
+        z -= np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    return result
 
 
 def kl_divergence(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
     """KL(reference ‖ other) in nats of log probabilities [n, vocab], float64 [n]."""
-    return (np.exp(reference) * (reference - other)).sum(axis=-1)
+    result = np.empty(len(reference))
+    for rows in _blocks(reference):
+        p = reference[rows]
+        result[rows] = (np.exp(p) * (p - other[rows])).sum(axis=-1)
+    return result
+
+
+def _blocks(array: np.ndarray) -> Iterator[slice]:
+    """Some rows of [n, vocab] at a time, so that what is computed of them stays in the processor's caches."""
+    step = max(1, BLOCK // array.shape[-1])
+    return (slice(at, at + step) for at in range(0, len(array), step))
 
 
 class Comparison:
@@ -27,6 +45,7 @@ class Comparison:
     """
 
     FIELDS = ("kl", "nll_float", "nll", "choice_float", "choice", "choice_float_nll", "choice_nll")
+    CHOICES = ("choice_float", "choice")
 
     def __init__(self):
         self.windows: list[dict[str, np.ndarray]] = []
@@ -34,13 +53,16 @@ class Comparison:
 
     def add(self, reference: np.ndarray, logits: np.ndarray, targets: np.ndarray) -> None:
         """Logits [n, vocab] of both models for the same tokens; targets int [n−1] are the tokens that follow the first n−1."""
-        predicted = len(targets)
-        rows = np.arange(predicted)
-        p, q = log_softmax(reference[:predicted]), log_softmax(logits[:predicted])
-        first, second = (np.asarray(x)[:predicted].argmax(-1) for x in (reference, logits))
-        found = (kl_divergence(p, q), -p[rows, targets], -q[rows, targets], first, second, -p[rows, first], -q[rows, second])
-        self.windows.append(dict(zip(self.FIELDS, found)))
-        self.max_error = max(self.max_error, float(np.abs(np.asarray(reference, np.float64) - logits)[:predicted].max(initial=0.0)))
+        reference, logits = (np.asarray(x)[: len(targets)] for x in (reference, logits))
+        found = {name: np.empty(len(targets), np.int64 if name in self.CHOICES else np.float64) for name in self.FIELDS}
+        for rows in _blocks(reference):
+            a, b, wanted = reference[rows], logits[rows], targets[rows]
+            p, q, first, second, each = log_softmax(a), log_softmax(b), a.argmax(-1), b.argmax(-1), np.arange(len(a))
+            parts = (kl_divergence(p, q), -p[each, wanted], -q[each, wanted], first, second, -p[each, first], -q[each, second])
+            for name, part in zip(self.FIELDS, parts):
+                found[name][rows] = part
+            self.max_error = max(self.max_error, float(np.abs(np.subtract(a, b, dtype=np.float64)).max()))
+        self.windows.append(found)
 
     def column(self, name: str) -> np.ndarray:
         """One field over all windows [n]."""

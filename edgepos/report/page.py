@@ -51,6 +51,7 @@ def page(report: dict) -> str:
         forms=[(form["file"], form_line(form)) for form in report.get("onnx", ())],
         arena=sorted((report["memory"].get("arena") or {}).items(), key=lambda item: (len(item[0]), item[0])),
         figures=_figures(report),
+        formats=list(dict.fromkeys(form for entry in (report.get("changes") or {}).get("matrices", ()) for form in entry["alternatives"])),
     )
 
 

@@ -167,7 +167,8 @@ class CSession(Generates, Embeds):
 
     def eval(self, ids: Sequence[int], positions: Sequence[int] | None = None, logits: str = "all") -> np.ndarray:
         """Like eval_int, as float32."""
-        return (self.eval_int(ids, positions, logits) * self.logit_scale).astype(np.float32)
+        raw = self.eval_int(ids, positions, logits)
+        return np.multiply(raw, np.float32(self.logit_scale), dtype=np.float32, casting="unsafe")  # a power of two: rounded once
 
     def argmax(self) -> int:
         """The lowest id of the largest logit of the last token. Raises EdgePosError before the first token and after rewind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..program import INTERLEAVED, NONE, W4G32, Op, Program
+from ..program import INTERLEAVED, NONE, W4G32, W16G32, Op, Program
 
 
 def definitions(program: Program) -> list[str]:
@@ -22,6 +22,7 @@ def _features(program: Program) -> int:
     """Bits of EP_FEATURE_ in src/included.h."""
     bits = 1 << (7 if program.header.kv_bits == 8 else 6) if program.kv else 0
     for op in program.ops:
+        bits |= (op.params.get("form") == W16G32) << 16
         if op.code is Op.LINEAR:
             form = 2 if op.params["form"] == W4G32 else 0 if op.tensors[1] == NONE else 1
             bits |= 1 << form + 3 * op.params["inputs"] | (op.params["softcap"] != NONE) << 10 | (op.tensors[3] != NONE) << 15
