@@ -12,8 +12,10 @@ from .gguf_source import load_gguf
 from .hf_folder import load_hf_folder
 from .llama2c import load_llama2c
 from .position_graph import position_graph
+from .safetensor_files import pickle_error
 from .tokenizers import TokenizerSpec
 
+PICKLES = (".pt", ".pth", ".ckpt", ".pkl")
 SUPPORTED = "a Hugging Face folder (config.json + safetensors), a .gguf file, an .onnx file or a llama2.c version-0 .bin file"
 
 
@@ -49,6 +51,8 @@ def load(
         from .onnx_in import load_onnx  # ONNX's reference evaluator takes a while to import
 
         return load_onnx(path, context=context, tokenizer=tokenizer)
+    if path.suffix in PICKLES:
+        raise pickle_error(path.name)
     if path.suffix != ".bin":
         raise UnsupportedError(f"{path.name}: unknown kind of file; supported: {SUPPORTED}")
     return load_llama2c(path, context=context, tokenizer=Path(tokenizer) if tokenizer is not None else None)

@@ -42,11 +42,16 @@ def open_tensors(folder: Path) -> tuple[TensorSet, list[Path]]:
         return _open_shards(folder)
     for name in PICKLES:
         if (folder / name).is_file():
-            raise UnsupportedError(
-                f"{name}: a pickle, which can run code when opened, is never read; load the model with transformers "
-                "in a place you trust and call save_pretrained(folder, safe_serialization=True)"
-            )
+            raise pickle_error(name)
     raise FormatError(f"{folder.name}: neither {SINGLE} nor {INDEX} is there; one of them is needed")
+
+
+def pickle_error(name: str) -> UnsupportedError:
+    """The error for a file that PyTorch pickled."""
+    return UnsupportedError(
+        f"{name}: a pickle, which can run code when opened, is never read; load the model with transformers "
+        "in a place you trust and call save_pretrained(folder, safe_serialization=True)"
+    )
 
 
 def _open_shards(folder: Path) -> tuple[TensorSet, list[Path]]:

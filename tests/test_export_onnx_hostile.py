@@ -149,7 +149,7 @@ def test_a_cycle_is_refused(tmp_path):
 def test_a_missing_weight_is_refused(tmp_path):
     model = decoder()
     del model.graph.initializer[0]
-    refused(model, tmp_path, FormatError, r"reads 'c0', which no earlier node makes \(a missing initializer or a cycle\)|not a valid ONNX file")
+    refused(model, tmp_path, FormatError, r"reads 'c0', which no earlier node makes \(a missing initializer, a sparse one, or a cycle\)|not a valid ONNX file")
 
 
 def test_loops_are_refused(tmp_path):
@@ -158,6 +158,121 @@ def test_loops_are_refused(tmp_path):
         return g.op("Loop", g.put(np.array(3, np.int64)), g.put(np.array(True)), body=body)
 
     refused(decoder(mlp=mlp), tmp_path, UnsupportedError, r"node 'n\d+_Loop' \(Loop\): control flow; supported: If, and graphs without loops")
+
+
+def _sink(g, x):
+    """A column of its own beside the scores, as models with attention sinks have."""
+    q, k, v = (g.split(g.linear(x, DIM, DIM)) for _ in range(3))
+    scores = g.op("Add", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), g.causal())
+    column = g.op("Expand", g.random(1, 4, 1, 1), g.op("Concat", g.ints(1, 4), g.op("Unsqueeze", g.tokens(), g.ints(0)), g.ints(1), axis=0))
+    p = g.op("Slice", g.op("Softmax", g.op("Concat", scores, column, axis=-1), axis=-1), g.ints(0), g.ints(-1), g.ints(-1))
+    return g.join(g.op("MatMul", p, v))
+
+
+def _quantized(g, x):
+    scale, zero = g.number(0.05), g.put(np.array(0, np.int8))
+    return swiglu(g, g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, zero), scale, zero))
+
+
+def _epsilon_outside(g, x):
+    deviation = g.op("Add", g.op("Sqrt", g.op("ReduceMean", g.op("Mul", x, x), g.ints(-1))), g.number(1e-3))
+    return g.op("Div", x, deviation)
+
+
+ODD = {
+    "sine": ({"mlp": lambda g, x: g.op("Sin", x)}, "Sin", "an activation function Sin, on a tensor .*; supported: silu, gelu"),
+    "mish": ({"mlp": lambda g, x: g.linear(g.op("Mul", x, g.op("Tanh", g.op("Softplus", x))), DIM, DIM)}, "MatMul", r"a function of one number with f\(-1\) = -0.303"),
+    "dropout": ({"mlp": lambda g, x: g.op("Dropout", x, g.number(0.1), g.put(np.array(True)))}, "Dropout", "a dropout in training"),
+    "sequence": ({"mlp": lambda g, x: g.op("SplitToSequence", x, g.ints(8), axis=2)}, "SplitToSequence", "a sequence of tensors"),
+    "recurrence": ({"mlp": lambda g, x: g.op("GRU", x, g.random(1, 72, DIM), g.random(1, 72, DIM), hidden_size=DIM)}, "GRU", "a recurrence over tokens"),
+    "router": ({"mlp": lambda g, x: g.op("Softmax", g.linear(x, DIM, 4), axis=-1)}, "Softmax", "a softmax of no product of q and k"),
+    "quantized": ({"mlp": _quantized}, "QuantizeLinear", "activations that the graph quantizes"),
+    "sink": ({"attend": _sink}, "Concat", r"on attention scores .*; supported: one positive scale, a softcap, masks"),
+    "epsilon": ({"norm": _epsilon_outside}, "Div", r"a product of a tensor and a function of its mean square that is no norm; supported: x / sqrt\(mean"),
+    "bias": ({"norm": lambda g, x: g.op("Add", g.rms_norm(x), g.random(DIM))}, "MatMul", "an RMS norm with a bias"),
+}
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_what_is_odd_is_named_with_what_it_looks_like(key, tmp_path):
+    parts, op, words = ODD[key]
+    refused(decoder(**parts), tmp_path, UnsupportedError, rf"^node 'n\d+_{op}' \({op}\): {words}")
+
+
+@pytest.mark.parametrize("part", ["Mul", "Dropout"], ids=["half a residual", "a dropout that does nothing"])
+def test_what_only_looks_odd_is_read(part, tmp_path):
+    arguments = {"Mul": lambda g: [g.number(0.5)], "Dropout": lambda g: [g.number(0.1), g.put(np.array(False))]}[part]
+    assert load(save(decoder(mlp=lambda g, x: g.op(part, swiglu(g, x), *arguments(g))), tmp_path)).vocab_size == 40
+
+
+def test_names_of_operators_are_shown_short_and_in_one_line(tmp_path):
+    for name in ("Z" * 100_000, "Z\n\x1b[31m"):
+        model = decoder()
+        model.graph.node[5].op_type = name
+        path = save(model, tmp_path)
+        with pytest.raises(EdgePosError) as info:
+            load(path)
+        assert str(info.value).isprintable() and len(str(info.value)) < 300
+
+
+def test_weights_in_sparse_form_are_refused(tmp_path):
+    model = decoder()
+    first = model.graph.initializer[0]
+    entries = helper.make_tensor(first.name, TensorProto.FLOAT, [2], [1.0, 2.0])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(entries, helper.make_tensor("at", TensorProto.INT64, [2], [0, 3]), first.dims))
+    del model.graph.initializer[0]
+    refused(model, tmp_path, FormatError, "reads 'c0', which no earlier node makes .*sparse")
+
+
+def test_ir_versions_of_the_future_are_refused(tmp_path):
+    model = decoder()
+    model.ir_version = 1 << 40
+    refused(model, tmp_path, UnsupportedError, r"m\.onnx: IR version 1099511627776; supported: up to \d+")
+
+
+def test_external_data_of_a_branch_is_checked(tmp_path):
+    weight = helper.make_tensor("inner", TensorProto.FLOAT, [DIM], [0.0] * DIM)
+    weight.ClearField("float_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="../secret.bin")
+
+    def mlp(g, x):
+        def branch(name):
+            return helper.make_graph([helper.make_node("Add", [x, "inner"], [name])], name, [], [helper.make_tensor_value_info(name, 1, None)], [weight])
+
+        return g.op("If", g.put(np.array(True)), then_branch=branch("a"), else_branch=branch("b"))
+
+    refused(decoder(mlp=mlp), tmp_path, FormatError, "tensor 'inner' is stored in '../secret.bin'; allowed")
+
+
+def test_one_name_for_two_sizes_is_refused(tmp_path):
+    model = decoder()
+    model.graph.input.append(helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["tokens", "tokens"]))
+    refused(model, tmp_path, UnsupportedError, "input 'attention_mask' and 'input_ids' have 'tokens' for two sizes")
+
+
+@pytest.mark.parametrize("tokens", [None, 32])
+def test_an_output_of_another_length_is_refused(tokens, tmp_path):
+    model = decoder()
+    if tokens:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = tokens
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
+    refused(model, tmp_path, UnsupportedError, f"output 'logits' is of 7 tokens, input 'input_ids' of {tokens or 'tokens'}")
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    model = decoder()
+    array = onnx.numpy_helper.to_array(model.graph.initializer[0]).copy()
+    array[3] = np.nan
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, "c0"))
+    refused(model, tmp_path, UnsupportedError, "the graph's own output is not finite")
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.ckpt", "m.pkl"])
+def test_pickles_are_never_read(name, tmp_path):
+    (tmp_path / name).write_bytes(b"\x80\x04N.")
+    with pytest.raises(UnsupportedError, match=f"{name}: a pickle, which can run code when opened, is never read"):
+        load(tmp_path / name)
 
 
 def test_foreign_domains_are_refused(tmp_path):
@@ -180,7 +295,7 @@ def test_names_of_nodes_on_constants_are_shown_short_and_in_one_line(tmp_path):
 
 def test_unknown_operators_of_known_domains_are_refused(tmp_path):
     model = decoder(mlp=lambda g, x: g.op("MoE", x, domain="com.microsoft"), domains={"com.microsoft": 1})
-    refused(model, tmp_path, UnsupportedError, r"node 'n\d+_MoE' \(MoE\): an operator on a tensor \[1, 11, 24\]; supported: of com.microsoft: BiasGelu")
+    refused(model, tmp_path, UnsupportedError, r"node 'n\d+_MoE' \(MoE\): a choice by values, as in a mixture of experts, on a tensor \[1, 11, 24\]; supported: of com.microsoft: BiasGelu")
 
 
 @pytest.mark.parametrize("kind", ["Expand", "ConstantOfShape", "Range", "Tile"])

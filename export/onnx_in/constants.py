@@ -69,7 +69,8 @@ class Constants:
         if node.domain == CHOICE:
             return [arguments[1] if arguments[0].item() else arguments[2]]
         if node.op_type not in KNOWN or node.domain not in ("", "ai.onnx"):
-            raise refuse(node, "an operator on values that do not depend on the token ids", "those that tables, masks and weights are usually computed with")
+            found = "random numbers" if node.op_type.startswith("Random") else "an operator on values that do not depend on the token ids"
+            raise refuse(node, found, "those that tables, masks and weights are usually computed with")
         _check_count(node, _elements(node, arguments), MOST_ELEMENTS)
         try:
             if node.op_type == "GatherND" and not node.attributes.get_int("batch_dims", 0):

@@ -61,6 +61,8 @@ def check_model(model: ir.Model, origin: str, folder: Path | None) -> None:
     opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx"))
     if opset is None or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise UnsupportedError(f"{origin}: opset {opset}; supported: {OLDEST_OPSET} to {NEWEST_OPSET}; export the model with one of them")
+    if model.ir_version > onnx.IR_VERSION:
+        raise UnsupportedError(f"{origin}: IR version {model.ir_version}; supported: up to {onnx.IR_VERSION}; export the model with an older one")
     _check_nodes(model, origin)
     if model.functions:
         _check_calls(model, origin)
@@ -195,7 +197,7 @@ def _check_order(graph: ir.Graph, origin: str, outside: set[ir.Value]) -> None:
             if value is not None and value not in known:
                 raise FormatError(
                     f"{origin}: {label(node)} reads {shorten(value.name or '?')}, which no earlier node makes "
-                    "(a missing initializer or a cycle); export the model again"
+                    "(a missing initializer, a sparse one, or a cycle); export the model again"
                 )
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR:
@@ -220,6 +222,8 @@ def quiet(name: str, least: int) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
+    while error.__cause__ is not None:  # onnx_ir wraps what is wrong in where it is
+        error = error.__cause__
     text = " ".join(str(error).split())
     return (text[:200] if text else type(error).__name__).rstrip(".")

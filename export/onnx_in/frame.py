@@ -16,6 +16,7 @@ from ..shorten import shorten
 CACHE = re.compile(r"past|cache", re.IGNORECASE)
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 KINDS = (*INTEGERS, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL)
+PROBE = 5  # tokens, for sizes without numbers
 MOST_FIXED = 4200  # the length of reading is then this one, and masks have its square
 MOST_SIZE = 2**20  # of an axis of a cache
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
@@ -84,7 +85,25 @@ def frame_of(graph: ir.Graph, origin: str) -> Frame:
         raise UnsupportedError(f"{origin}: exported for {fixed} tokens; supported: 1 to {MOST_FIXED}, or any length")
     if len(ids.shape) == 2 and isinstance(ids.shape[0], int) and ids.shape[0] != 1:
         raise UnsupportedError(f"{origin}: input {shorten(ids.name)} has a batch of {ids.shape[0]}; supported: 1, or a batch that is not fixed")
-    return Frame(ids, others, output_of(graph, origin), fixed)
+    output = output_of(graph, origin)
+    _check_agreement(ids, others, output, origin)
+    return Frame(ids, others, output, fixed)
+
+
+def _check_agreement(ids: ir.Value, others: dict[ir.Value, At], output: ir.Value, origin: str) -> None:
+    """Refuse sizes that contradict each other: inputs of a text with one name for two sizes, or an output for another number of tokens."""
+    n = ids.shape[-1] if isinstance(ids.shape[-1], int) else PROBE
+    sizes: dict[object, tuple[int, str]] = {}
+    inputs = {ids: (1,) * (len(ids.shape) - 1) + (n,)} | {v: at(n).shape for v, at in others.items() if not CACHE.search(v.name or "")}
+    for value, shape in inputs.items():
+        for size, found in zip(value.shape, shape):
+            known = size if isinstance(size, int) else sizes.setdefault(size.value, (found, value.name))[0] if size.value else found
+            if known != found:
+                found = f"says {size} tokens" if isinstance(size, int) else f"and {shorten(sizes[size.value][1])} have {shorten(str(size))} for two sizes"
+                raise UnsupportedError(f"{origin}: input {shorten(value.name)} {found}; supported: sizes that agree for one text of any length")
+    tokens = output.shape[1] if output.shape is not None and len(output.shape) == 3 else None
+    if isinstance(tokens, int) and tokens not in (1, ids.shape[-1]):
+        raise UnsupportedError(f"{origin}: output {shorten(output.name or '?')} is of {tokens} tokens, input {shorten(ids.name)} of {ids.shape[-1]}; export the model again")
 
 
 def _ids(inputs: list[ir.Value], origin: str) -> ir.Value:

@@ -11,10 +11,13 @@ from edgepos.errors import UnsupportedError
 from ..shorten import shorten
 
 
+OPERATOR = re.compile(r"\w{1,60}")
+
+
 def label(node: ir.Node) -> str:
     """The name and operator of a node."""
     name = node.name or (node.outputs[0].name if node.outputs else None) or "?"
-    return f"node {shorten(name)} ({node.op_type})"
+    return f"node {shorten(name)} ({node.op_type if OPERATOR.fullmatch(node.op_type) else shorten(node.op_type)})"
 
 
 def refuse(node: ir.Node, found: str, supported: str) -> UnsupportedError:

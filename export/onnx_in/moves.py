@@ -63,6 +63,13 @@ def _same(reader, node: ir.Node, arguments: list):
     return [arguments[0], *[None] * (len(node.outputs) - 1)]
 
 
+def _dropout(reader, node: ir.Node, arguments: list):
+    training = arguments[2] if len(arguments) > 2 else None
+    if training is not None and (not isinstance(training, np.ndarray) or training.any()):
+        raise reader.writer.refuse("a dropout in training", "graphs exported for inference")
+    return _same(reader, node, arguments)
+
+
 def _cast(reader, node: ir.Node, arguments: list):
     x, to = arguments[0], node.attributes.get_int("to", 1)
     if isinstance(x, Pixels) and ir.DataType(to) in FLOATS:
@@ -130,7 +137,7 @@ OPERATORS = {name: _moved for name in MOVING} | {
     "Cast": _cast,
     "CastLike": lambda reader, node, arguments: arguments[0],
     "Concat": _concat,
-    "Dropout": _same,
+    "Dropout": _dropout,
     "Gather": _gather,
     "Identity": _same,
     "Shape": _shape,

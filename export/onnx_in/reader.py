@@ -14,13 +14,13 @@ from edgepos.errors import FormatError
 from ..block_rows import BlockRows
 from . import algebra, attention, compound, contrib, einsum, found_token, images, linears, moves, norms
 from .constants import CHOICE, Constants, check_size
+from .hints import hint
 from .looks import label, refuse
 from .pooling import TokenSum
 from .values import Form, Function, Mean, Scores, Statistic
 from .writer import Writer
 
 OPERATORS = moves.OPERATORS | algebra.OPERATORS | norms.OPERATORS | linears.OPERATORS | attention.OPERATORS | compound.OPERATORS | einsum.OPERATORS | found_token.OPERATORS | images.OPERATORS
-SUPPORTED = "the operators that norms, activations, linears, rotations and attention are usually spelled with (docs/onnx.md)"
 
 LOOKS = {
     Form: "a tensor",
@@ -62,8 +62,8 @@ class Reader:
                     raise refuse(node, "branches that do different things by the length", "branches between tables of positions, and on an empty cache")
                 table = OPERATORS if node.domain in ("", "ai.onnx") else contrib.OPERATORS
                 if node.op_type not in table:
-                    known = SUPPORTED if table is OPERATORS else f"of com.microsoft: {', '.join(sorted(table))}"
-                    raise refuse(node, f"an operator on {self.look(arguments)}", known)
+                    found, known = hint(node.op_type, arguments, self.look(arguments))
+                    raise refuse(node, found, known if table is OPERATORS else f"of com.microsoft: {', '.join(sorted(table))}")
                 results = self._apply(table[node.op_type], node, arguments)
             self._note_same(node, arguments)
             if not isinstance(results, list):
@@ -110,7 +110,7 @@ class Reader:
 
     def unknown(self, node: ir.Node, arguments: list):
         """The error for arguments an operator is not understood with."""
-        return refuse(node, f"on {self.look(arguments)}", "the usual spellings of norms, activations, linears, rotations and attention (docs/onnx.md)")
+        return refuse(node, *hint(node.op_type, arguments, self.look(arguments)))
 
     def use_constant(self, value: ir.Value | None, array: np.ndarray) -> None:
         """Note a constant that meets a tensor and differs by token, to be checked at the whole context."""
