@@ -23,7 +23,7 @@ def test_every_kernel_gives_the_generic_bits(tmp_path, name, compiler):
     require(*board.needs())
     runtime = c_runtime_dir()
     port, bare = runtime / "ports" / "baremetal", ROOT / "tests" / "c" / "bare"
-    flags = baremetal.c_flags(board.compiler, "-O2", board.flags)
+    flags = baremetal.c_flags(board.compiler, ("-O2",), board.flags)
     sources = [*sorted((runtime / "src" / "kernels").glob("*.c")), runtime / "src" / "fixed.c", port / "start.c", port / "semihosting.c", bare / "libc.c"]
     includes = [bare, port, runtime / "include", runtime / "src"]
     objects = build.compile_objects(board.compiler, sources, includes, flags, tmp_path)
