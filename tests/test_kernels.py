@@ -45,6 +45,26 @@ def test_every_set_gives_the_bits_of_golden(name, extreme):
             assert s.saturations == golden.saturations and s.argmax() == int(expected[-1].argmax())
 
 
+@pytest.mark.parametrize("kv_bits, window, extreme", [(16, 0, False), (16, 101, True), (8, 101, False), (8, 0, True)])
+def test_threads_that_share_the_slots_of_one_token(kv_bits, window, extreme):
+    """Enough of them that there is work for three; the cache is saved and restored by another set."""
+    shape = Shape(heads=9, kv_heads=3, head_dim=64, v_dim=62, pairs=32, kv_bits=kv_bits, window=window, context=136, layers=1, alibi=True)
+    program = random_program(np.random.default_rng(3), shape, extreme)
+    ids = np.random.default_rng(4).integers(0, program.header.vocab, program.header.context)
+    picture = Image(image(program))
+    plain = CSession(picture, kernels="generic")
+    expected = plain.eval_int(ids)
+    plain.reset()
+    plain.eval_int(ids[:120], logits="none")
+    for threads in (1, 2, 3):
+        s = CSession(picture, threads=threads)
+        s.eval_int(ids[:120], logits="none")
+        assert s.save() == plain.save()
+        s.restore(plain.save())
+        rows = [s.eval_int([token], logits="last") for token in ids[120:]]
+        assert (np.stack(rows).reshape(expected[120:].shape) == expected[120:]).all()
+
+
 def test_generic_is_what_it_says():
     picture = Image(image(random_program(np.random.default_rng(0), Shape())))
     assert CSession(picture, kernels="generic").kernels == "generic"

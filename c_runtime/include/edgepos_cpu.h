@@ -20,7 +20,7 @@ static inline uint32_t ep_cpu_detect(void) {
   if ((low & 6) != 6) return 0; /* the operating system does not keep XMM and YMM */
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return 0;
   /* masks, the upper halves of ZMM0 to 15, and ZMM16 to 31 */
-  if ((low & 0xe0) != 0xe0 || (b & avx512) != avx512 || !(c & bit_AVX512VNNI)) return EP_CPU_AVX2;
+  if ((low & 0xe0) != 0xe0 || (b & avx512) != avx512 || !(c & bit_AVX512VNNI) || !(c & bit_AVX512VBMI)) return EP_CPU_AVX2;
   return EP_CPU_AVX2 | EP_CPU_AVX512;
 }
 

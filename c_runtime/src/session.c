@@ -15,15 +15,37 @@ static void *take(arena *a, uint64_t count, uint64_t size) {
 
 static void lay_out_layer(const ep_session *s, arena *a, const int32_t *record, ep_layer *l) {
   uint64_t data = s->program.kv_bits == 16 ? 2 : 1, scale = s->program.kv_bits == 16 ? 1 : 4;
-  uint64_t slots = (uint64_t)record[EP_KV_HEADS] * (uint64_t)s->cfg.context;
+  const int blocks = ep_kv_blocks(s);
+  l->slots = blocks ? (s->cfg.context + 15) & ~15 : s->cfg.context;
+  uint64_t slots = (uint64_t)record[EP_KV_HEADS] * (uint64_t)l->slots;
   l->heads = record[EP_KV_HEADS];
   l->k_dim = record[EP_KV_K_DIM];
   l->v_dim = record[EP_KV_V_DIM];
   l->window = record[EP_KV_WINDOW];
-  l->k = take(a, slots * (uint64_t)l->k_dim, data);
+  l->k = take(a, slots * (uint64_t)(blocks ? (l->k_dim + 3) & ~3 : l->k_dim), data);
   l->v = take(a, slots * (uint64_t)l->v_dim, data);
   l->k_scales = take(a, slots, scale);
   l->v_scales = take(a, slots, scale);
+}
+
+static void lay_out_group(const ep_session *s, arena *a, ep_group_room *g) {
+  const ep_program *p = &s->program;
+  uint64_t heads = 1, group = 1, slots = ((uint64_t)s->cfg.context + 15) & ~(uint64_t)15;
+  for (int32_t i = 0; i < p->n_ops; i++) {
+    const int32_t *op = ep_op(p, i);
+    if (op[EP_O_CODE] != EP_ATTENTION) continue;
+    uint64_t all = (uint64_t)op[EP_O_P0 + 1], kv = (uint64_t)p->kv[(size_t)op[EP_O_P0] * EP_KV_WORDS + EP_KV_HEADS];
+    if (all > heads) heads = all;
+    if (all / kv > group) group = all / kv;
+  }
+  uint64_t most = group * (slots + 16), parts = heads * (slots / (uint64_t)s->cfg.threads + 48);
+  g->acc = (int64_t *)take(a, EP_GROUP * EP_GROUP_KEYS, sizeof *g->acc);
+  g->mixed = (int64_t *)take(a, heads * (uint64_t)p->v_dim, sizeof *g->mixed);
+  g->scores = (int32_t *)take(a, most > parts ? most : parts, sizeof *g->scores);
+  g->q = (int16_t *)take(a, group * (uint64_t)p->k_dim, sizeof *g->q);
+  g->shifts = (int32_t *)take(a, group, sizeof *g->shifts);
+  g->tops = (int32_t *)take(a, 2 * heads, sizeof *g->tops);
+  g->sums = (uint64_t *)take(a, heads, sizeof *g->sums);
 }
 
 static void lay_out_lane(const ep_session *s, arena *a, ep_lane *l) {
@@ -33,8 +55,12 @@ static void lay_out_lane(const ep_session *s, arena *a, ep_lane *l) {
   memset(l, 0, sizeof *l);
   l->acc = (int64_t *)take(a, (uint64_t)(p->v_dim > sums ? p->v_dim : sums), sizeof *l->acc);
   l->fine = (int64_t *)take(a, p->two_parts ? (uint64_t)sums : 0, sizeof *l->fine);
-  l->scores = (int32_t *)take(a, p->n_kv ? (uint64_t)s->cfg.context : 0, sizeof *l->scores);
-  l->q = (int16_t *)take(a, (uint64_t)p->k_dim, sizeof *l->q);
+  if (ep_kv_blocks(s)) {
+    if (p->n_kv) lay_out_group(s, a, &l->group);
+  } else {
+    l->scores = (int32_t *)take(a, p->n_kv ? (uint64_t)s->cfg.context : 0, sizeof *l->scores);
+    l->q = (int16_t *)take(a, (uint64_t)p->k_dim, sizeof *l->q);
+  }
   l->tile = (int32_t *)take(a, EP_TILE, sizeof *l->tile);
   l->scratch = take(a, s->kernels.scratch, 1);
 }

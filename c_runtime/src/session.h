@@ -8,6 +8,19 @@
 /* One kernel call: EP_TILE sums, for several tokens at least EP_TILE_ROWS rows and at most EP_TILE_TOKENS tokens. */
 enum { EP_TILE = 128, EP_TILE_ROWS = 32, EP_TILE_TOKENS = 128 };
 
+enum { EP_LONGEST_HEAD = 512 }; /* the most components of a key or value; ep_open has checked */
+
+/* What a lane needs for all query heads of one KV head, and for a part of the slots of all KV heads; heads: of the whole operator. */
+typedef struct ep_group_room {
+  int64_t *acc;    /* EP_GROUP * EP_GROUP_KEYS */
+  int64_t *mixed;  /* [heads][v_dim] */
+  int32_t *scores; /* max(group * (slots + 16), heads * (slots / threads + 48)) */
+  int16_t *q;      /* [group][k_dim] */
+  int32_t *shifts; /* [group], of q */
+  int32_t *tops;   /* [heads], largest scores; then the largest scale of each KV head */
+  uint64_t *sums;  /* [heads], of weights */
+} ep_group_room;
+
 /* Scratch of one task that may run beside others. */
 typedef struct ep_lane {
   uint64_t saturations;
@@ -15,14 +28,16 @@ typedef struct ep_lane {
   int64_t *fine;       /* as many without v_dim, where a LINEAR has w16g32 */
   int32_t *scores;     /* context */
   int16_t *q;          /* k_dim */
+  ep_group_room group; /* in the place of these three for a KV cache in blocks */
   int32_t *tile;       /* EP_TILE logits */
   void *scratch;       /* of the kernels */
   int32_t best, token; /* argmax so far */
 } ep_lane;
 
-/* The KV cache of one layer: data [head][position][dim], scales [head][position]. */
+/* The KV cache of one layer: data [head][slots][dim], scales [head][slots]. In blocks (kernels.h) slots are a multiple of 16 and
+ * the keys' dim of 4. */
 typedef struct ep_layer {
-  int32_t heads, k_dim, v_dim, window;
+  int32_t heads, k_dim, v_dim, window, slots;
   void *k, *v;               /* int16, or int8 for kv8 */
   void *k_scales, *v_scales; /* uint8 shifts, or int32 for kv8 */
 } ep_layer;
@@ -62,6 +77,15 @@ static inline int32_t *ep_value(const ep_session *s, int32_t v, int32_t t) {
 static inline int ep_kv_wide(const ep_session *s) {
   return EP_HAS(EP_FEATURE_KV16) && (!EP_HAS(EP_FEATURE_KV8) || s->program.kv_bits == 16);
 }
+
+/* Whether it is in blocks. */
+static inline int ep_kv_blocks(const ep_session *s) { return EP_HAS_BLOCKS && s->kernels.blocks; }
+
+/* One vector into a cache in blocks, or keys, at index `at` of the scales. */
+void ep_blocks_store(const ep_session *s, void *data, void *scales, size_t at, const int32_t *x, int32_t dim, int keys);
+/* Bytes of a vector to and from its place in blocks. */
+void ep_blocks_put(const ep_session *s, void *data, size_t at, const void *row, int32_t dim, int keys);
+void ep_blocks_get(const ep_session *s, const void *data, size_t at, void *row, int32_t dim, int keys);
 
 /* The value that the head starts from. */
 static inline int32_t ep_head_input(const ep_session *s) { return ep_op(&s->program, s->program.head_start)[EP_O_IN0]; }

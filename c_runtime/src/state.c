@@ -54,21 +54,36 @@ static void visit(cursor *c, void *data, size_t n, number_kind kind) {
   c->in += bytes;
 }
 
+/* n vectors of one head, from index `first` of the scales on. */
+static void visit_rows(const ep_session *s, cursor *c, void *data, size_t first, size_t n, int32_t dim, number_kind kind, int keys) {
+  size_t width = (size_t)dim;
+  if (!ep_kv_blocks(s)) {
+    visit(c, (uint8_t *)data + first * width * size_of(kind), n * width, kind);
+    return;
+  }
+  for (size_t i = first; i < first + n; i++) {
+    int16_t row[EP_LONGEST_HEAD];
+    if (c->mode == SAVE) ep_blocks_get(s, data, i, row, dim, keys);
+    visit(c, row, width, kind);
+    if (c->mode == RESTORE) ep_blocks_put(s, data, i, row, dim, keys);
+  }
+}
+
 static void *at(void *base, size_t index, number_kind kind) { return (uint8_t *)base + index * size_of(kind); }
 
 static void walk(const ep_session *s, cursor *c, int32_t length, int32_t has_row) {
-  size_t n = (size_t)length, context = (size_t)s->cfg.context;
+  size_t n = (size_t)length;
   int wide = s->program.kv_bits == 16;
   number_kind data = wide ? DATA16 : DATA8, scale = wide ? SHIFT : SCALE;
   visit(c, s->positions, n, POSITION);
   for (int32_t i = 0; i < s->program.n_kv; i++) {
     const ep_layer *l = &s->layers[i];
     for (size_t h = 0; h < (size_t)l->heads; h++) {
-      size_t k = (size_t)l->k_dim, v = (size_t)l->v_dim;
-      visit(c, at(l->k, h * context * k, data), n * k, data);
-      visit(c, at(l->k_scales, h * context, scale), n, scale);
-      visit(c, at(l->v, h * context * v, data), n * v, data);
-      visit(c, at(l->v_scales, h * context, scale), n, scale);
+      size_t first = h * (size_t)l->slots;
+      visit_rows(s, c, l->k, first, n, l->k_dim, data, 1);
+      visit(c, at(l->k_scales, first, scale), n, scale);
+      visit_rows(s, c, l->v, first, n, l->v_dim, data, 0);
+      visit(c, at(l->v_scales, first, scale), n, scale);
     }
   }
   if (has_row) visit(c, s->row, (size_t)ep_width(&s->program, ep_head_input(s)), ROW);

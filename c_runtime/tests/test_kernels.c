@@ -182,6 +182,77 @@ static void compare_mix(int32_t dim, int32_t n, int way) {
   free(v), free(v8), free(p), free(want), free(got);
 }
 
+/* Rows of dim numbers of `bytes` bytes as keys or values of a KV cache in blocks; the numbers that make dim a multiple of four are anything. */
+static void *in_blocks(const void *rows, size_t dim, size_t n, size_t bytes, int keys) {
+  size_t padded = keys ? (dim + 3) & ~(size_t)3 : dim, each = 4 / bytes;
+  uint8_t *to = (uint8_t *)room(padded * n * bytes);
+  for (size_t i = 0; i < padded * n * bytes; i++) to[i] = (uint8_t)draw(&state);
+  for (size_t j = 0; j < n; j++)
+    for (size_t i = 0; i < dim; i++) {
+      size_t word = keys ? j / 16 * 16 * (padded / each) + i / each * 16 + j % 16 : j / each * dim + i, part = (keys ? i : j) % each;
+      memcpy(to + 4 * word + part * bytes, (const uint8_t *)rows + (j * dim + i) * bytes, bytes);
+    }
+  return to;
+}
+
+static void compare_group_scores(int32_t dim, int32_t heads, int32_t blocks, int way) {
+  size_t width = (size_t)dim, n = 16 * (size_t)blocks, queries = (size_t)heads;
+  int16_t *q = numbers16((int16_t *)room(width * queries * 2), width * queries, way % WAYS, LARGEST);
+  int16_t *k = numbers16((int16_t *)room(width * n * 2), width * n, way / WAYS, LARGEST);
+  int8_t *k8 = numbers8(width * n, way / WAYS);
+  void *of16 = in_blocks(k, width, n, 2, 1), *of8 = in_blocks(k8, width, n, 1, 1);
+  int64_t *want = (int64_t *)room(n * 8), *got = (int64_t *)room(((queries - 1) * EP_GROUP_KEYS + n) * 8);
+  fast.scores_kv16(got, q, (const int16_t *)of16, dim, heads, blocks);
+  for (size_t h = 0; h < queries; h++) {
+    generic.score_kv16(want, q + h * width, k, dim, (int32_t)n);
+    CHECK(memcmp(want, got + h * EP_GROUP_KEYS, n * 8) == 0);
+  }
+  fast.scores_kv8(got, q, (const int8_t *)of8, dim, heads, blocks);
+  for (size_t h = 0; h < queries; h++) {
+    generic.score_kv8(want, q + h * width, k8, dim, (int32_t)n);
+    CHECK(memcmp(want, got + h * EP_GROUP_KEYS, n * 8) == 0);
+  }
+  free(q), free(k), free(k8), free(of16), free(of8), free(want), free(got);
+}
+
+/* bits: of the weights, which decide how many pieces a kernel needs. */
+static void compare_group_mixes(int32_t dim, int32_t heads, int32_t blocks, int bits, int way) {
+  size_t width = (size_t)dim, n = 16 * (size_t)blocks, group = (size_t)heads, stride = n + (size_t)below(9), bytes = width * group * 8;
+  int16_t *v = numbers16((int16_t *)room(width * n * 2), width * n, way % WAYS, LARGEST);
+  int8_t *v8 = numbers8(width * n, way % WAYS);
+  void *of16 = in_blocks(v, width, n, 2, 0), *of8 = in_blocks(v8, width, n, 1, 0);
+  int32_t *p = (int32_t *)room(((group - 1) * stride + n) * 4);
+  int64_t *start = (int64_t *)room(bytes), *want = (int64_t *)room(bytes), *got = (int64_t *)room(bytes);
+  for (size_t j = 0; j < (group - 1) * stride + n; j++) p[j] = (int32_t)number(way / WAYS, 0, ((int64_t)1 << bits) + below(2));
+  for (size_t i = 0; i < width * group; i++) start[i] = (int64_t)(draw(&state) >> 4);
+  memcpy(want, start, bytes);
+  memcpy(got, start, bytes);
+  for (size_t h = 0; h < group; h++) generic.mix_kv16(want + h * width, p + h * stride, v, dim, (int32_t)n);
+  fast.mixes_kv16(got, p, stride, (const int16_t *)of16, dim, heads, (int32_t)n);
+  CHECK(memcmp(want, got, bytes) == 0);
+  memcpy(want, start, bytes);
+  memcpy(got, start, bytes);
+  for (size_t h = 0; h < group; h++) generic.mix_kv8(want + h * width, p + h * stride, v8, dim, (int32_t)n);
+  fast.mixes_kv8(got, p, stride, (const int8_t *)of8, dim, heads, (int32_t)n);
+  CHECK(memcmp(want, got, bytes) == 0);
+  free(v), free(v8), free(of16), free(of8), free(p), free(start), free(want), free(got);
+}
+
+static void test_groups(void) {
+  static const int32_t sizes[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33, 37, 63, 64, 65, 80, 96, 127, 128, 129, 130, 256, 301, 509, 512};
+  if (!fast.blocks) return;
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int way = 0; way < WAYS * WAYS; way++) {
+      compare_group_scores(sizes[i], 1 + below(EP_GROUP), 1 + below(EP_GROUP_KEYS / 16), way);
+      compare_group_mixes(sizes[i], 1 + below(EP_GROUP), 1 + below(9), 1 + below(30), way);
+    }
+  for (int i = 0; i < 300; i++) {
+    int way = i % 3 ? i % (WAYS * WAYS) : RANDOM;
+    compare_group_scores(64, 1 + i % EP_GROUP, 1 + i / EP_GROUP % 8, way);
+    compare_group_mixes(i % 2 ? 64 : 48, 1 + i % EP_GROUP, 1 + below(9), 7 + i % 24, way);
+  }
+}
+
 static void test_attention(void) {
   for (int32_t dim = 1; dim <= 512; dim += dim < 140 ? 1 : 31)
     for (int way = 0; way < WAYS * WAYS; way += EP_TEST_PART) {
@@ -299,7 +370,7 @@ static void test_scores(void) {
 
 static void test_exponentials(void) {
   for (int i = 0; i < 20000 / EP_TEST_PART; i++) {
-    int32_t n = 1 + below(40), W = 15 + below(16), bits = 1 + below(32);
+    int32_t n = 1 + below(i % 8 ? 40 : 200), W = 15 + below(16), bits = 1 + below(32);
     int32_t *want = (int32_t *)room((size_t)n * 4), *got = (int32_t *)room((size_t)n * 4);
     for (int32_t j = 0; j < n; j++) want[j] = draw32(bits);
     if (i % 5 == 0) want[below(n)] = INT32_MAX, want[below(n)] = INT32_MIN;
@@ -380,6 +451,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], fast.name) != 0) continue;
     test_linear();
     test_attention();
+    test_groups();
     test_scores();
     test_exponentials();
     test_narrow16();

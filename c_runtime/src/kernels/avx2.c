@@ -437,6 +437,18 @@ AVX2 static void align_kv16(int32_t *p, const uint8_t *s, int32_t most, int32_t 
   for (; j < n; j++) p[j] = (int32_t)ep_rshift_round(p[j], most - s[j]);
 }
 
+AVX2 static void align_kv8(int32_t *p, const int32_t *a, int32_t m, int32_t shift, int32_t n) {
+  const __m256i factor = _mm256_set1_epi32(m), less = less33(shift, _mm_setzero_si128());
+  uint64_t none = 0;
+  for (int32_t j = 0; j < n; j += 4) {
+    if (j + 4 <= n) {
+      __m256i scaled = _mm256_mul_epi32(_mm256_cvtepi32_epi64(load128(p + j)), _mm256_cvtepi32_epi64(load128(a + j)));
+      if (requant4(p + j, scaled, factor, less)) continue;
+    }
+    for (int32_t k = j; k < j + 4 && k < n; k++) p[k] = ep_requant((int64_t)p[k] * a[k], m, shift, &none);
+  }
+}
+
 AVX2 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
   const __m256i factor = _mm256_set1_epi32(m), less = less33(shift, _mm_setzero_si128());
   for (int32_t i = 0; i < n; i += 4) {
@@ -475,6 +487,7 @@ void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
   table->scale_kv8 = EP_KERNEL(EP_FEATURE_KV8, scale_kv8);
   table->exponentials = exponentials;
   table->align_kv16 = EP_KERNEL(EP_FEATURE_KV16, align_kv16);
+  table->align_kv8 = EP_KERNEL(EP_FEATURE_KV8, align_kv8);
   table->requant = requant;
   table->requant_rows = requant_rows;
 }

@@ -30,6 +30,18 @@ AVX512 static void scale_kv8(int32_t *y, const int64_t *dot, const int32_t *a, i
   }
 }
 
+AVX512 static void align_kv8(int32_t *p, const int32_t *a, int32_t m, int32_t shift, int32_t n) {
+  const __m512i factor = _mm512_set1_epi32(m), less = less33(shift, _mm256_setzero_si256());
+  uint64_t none = 0;
+  for (int32_t j = 0; j < n; j += 8) {
+    if (j + 8 <= n) {
+      __m512i scaled = _mm512_mul_epi32(_mm512_cvtepi32_epi64(load256(p + j)), _mm512_cvtepi32_epi64(load256(a + j)));
+      if (requant8(p + j, scaled, factor, less, &none)) continue;
+    }
+    for (int32_t k = j; k < j + 8 && k < n; k++) p[k] = ep_requant((int64_t)p[k] * a[k], m, shift, &none);
+  }
+}
+
 AVX512 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
   const __m512i factor = _mm512_set1_epi32(m), less = less33(shift, _mm256_setzero_si256());
   for (int32_t i = 0; i < n; i += 8) {
@@ -114,11 +126,13 @@ void ep_avx512_kernels(ep_kernels *table, uint32_t cpu) {
   table->name = "avx512";
   table->scale_kv16 = EP_KERNEL(EP_FEATURE_KV16, scale_kv16);
   table->scale_kv8 = EP_KERNEL(EP_FEATURE_KV8, scale_kv8);
+  table->align_kv8 = EP_KERNEL(EP_FEATURE_KV8, align_kv8);
   table->requant = requant;
   table->requant_rows = requant_rows;
   ep_avx512_linear(table);
   ep_avx512_groups(table);
   ep_avx512_attention(table);
+  ep_avx512_blocks(table);
   ep_avx512_elements(table);
 }
 

@@ -11,7 +11,7 @@
 
 #include "../fixed.h"
 
-#define EP_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512ifma"
+#define EP_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512ifma,avx512vbmi"
 #define AVX512 __attribute__((target(EP_AVX512_TARGET)))
 #define INLINE static inline __attribute__((always_inline, target(EP_AVX512_TARGET)))
 #ifdef __clang__
@@ -96,6 +96,7 @@ INLINE int requant8(int32_t *y, __m512i a, __m512i m, __m512i less, uint64_t *co
 void ep_avx512_linear(ep_kernels *table);
 void ep_avx512_groups(ep_kernels *table); /* after it */
 void ep_avx512_attention(ep_kernels *table);
+void ep_avx512_blocks(ep_kernels *table);
 void ep_avx512_elements(ep_kernels *table);
 #endif
 

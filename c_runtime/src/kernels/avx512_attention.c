@@ -164,14 +164,74 @@ INLINE __m512i exponentials8(__m256i r, int32_t W) {
   return _mm512_srli_epi64(_mm512_add_epi64(_mm512_srlv_epi64(e, n), _mm512_set1_epi64(1)), 1);
 }
 
+/* Entries i of one of the tables of bytes; upper: those from 128 on. */
+INLINE __m512i look_up(const uint8_t *table, __m512i i, __mmask64 upper) {
+  __m512i low = _mm512_permutex2var_epi8(load(table), i, load(table + 64));
+  return _mm512_mask_mov_epi8(low, upper, _mm512_permutex2var_epi8(load(table + 128), i, load(table + 192)));
+}
+
+/* Four vectors of dwords from their bytes, which stand in the order that packing dwords to bytes gives. */
+INLINE void unpack(__m512i to[4], const __m512i bytes[4]) {
+  UNROLL for (int k = 0; k < 4; k += 2) {
+    __m512i low = k ? _mm512_unpackhi_epi8(bytes[0], bytes[1]) : _mm512_unpacklo_epi8(bytes[0], bytes[1]);
+    __m512i high = k ? _mm512_unpackhi_epi8(bytes[2], bytes[3]) : _mm512_unpacklo_epi8(bytes[2], bytes[3]);
+    to[k] = _mm512_unpacklo_epi16(low, high);
+    to[k + 1] = _mm512_unpackhi_epi16(low, high);
+  }
+}
+
+/* exp2_neg of 64 distances in 32 bits, W <= 29: with e = 256 * E[i] - (E[i] - E[i + 1]) * f, floor(e / 256) is
+ * E[i] - ceil((E[i] - E[i + 1]) * f / 256), and what is shifted away after that is shifted away from e too. */
+INLINE void exponentials64(__m512i r[4], int32_t W) {
+  const __m512i byte = _mm512_set1_epi32(255);
+  __m512i i[4], bytes[4], from[4], fall[4];
+  UNROLL for (int k = 0; k < 4; k++) i[k] = _mm512_and_si512(_mm512_srli_epi32(r[k], 8), byte);
+  __m512i at = _mm512_packus_epi16(_mm512_packus_epi32(i[0], i[1]), _mm512_packus_epi32(i[2], i[3]));
+  __mmask64 upper = _mm512_movepi8_mask(at);
+  UNROLL for (int c = 0; c < 4; c++) bytes[c] = look_up(EP_EXP2_BYTES[c], at, upper);
+  unpack(from, bytes);
+  UNROLL for (int c = 0; c < 3; c++) bytes[c] = look_up(EP_EXP2_BYTES[4 + c], at, upper);
+  bytes[3] = _mm512_setzero_si512();
+  unpack(fall, bytes);
+  UNROLL for (int k = 0; k < 4; k++) {
+    __m512i less = _mm512_mullo_epi32(fall[k], _mm512_and_si512(r[k], byte)); /* below 2^30 */
+    __m512i e = _mm512_sub_epi32(from[k], _mm512_srli_epi32(_mm512_add_epi32(less, byte), 8));
+    __m512i n = _mm512_add_epi32(_mm512_srli_epi32(r[k], 16), _mm512_set1_epi32(29 - W));
+    r[k] = _mm512_srli_epi32(_mm512_add_epi32(_mm512_srlv_epi32(e, n), _mm512_set1_epi32(1)), 1);
+  }
+}
+
+INLINE __mmask16 there16(int32_t n) { return n > 0 ? (__mmask16)first((size_t)n) : 0; }
+
+INLINE uint64_t exponentials_from(int32_t *p, int32_t n, int32_t W, int32_t most) {
+  const __m512i top = _mm512_set1_epi32(most);
+  __m512i sum = _mm512_setzero_si512();
+  for (int32_t j = 0; j < n; j += 64) {
+    __m512i r[4];
+    UNROLL for (int k = 0; k < 4; k++)
+      r[k] = _mm512_sub_epi32(top, _mm512_mask_loadu_epi32(top, there16(n - j - 16 * k), p + j + 16 * k));
+    exponentials64(r, W);
+    UNROLL for (int k = 0; k < 4; k++) {
+      __mmask16 there = there16(n - j - 16 * k);
+      _mm512_mask_storeu_epi32(p + j + 16 * k, there, r[k]);
+      r[k] = _mm512_maskz_mov_epi32(there, r[k]);
+    }
+    __m512i four = _mm512_add_epi32(_mm512_add_epi32(r[0], r[1]), _mm512_add_epi32(r[2], r[3])); /* at most 2^31 */
+    sum = _mm512_add_epi64(sum, _mm512_add_epi64(odd(four), _mm512_maskz_mov_epi32(0x5555, four)));
+  }
+  return (uint64_t)_mm512_reduce_add_epi64(sum);
+}
+
 AVX512 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
   if (n < 1) return 0;
   __m512i most = _mm512_set1_epi32(INT32_MIN), sum = _mm512_setzero_si512();
   for (int32_t j = 0; j < n; j += 16) {
-    __mmask16 there = (__mmask16)first((size_t)(n - j));
+    __mmask16 there = there16(n - j);
     most = _mm512_mask_max_epi32(most, there, most, _mm512_maskz_loadu_epi32(there, p + j));
   }
-  const __m256i top = _mm256_set1_epi32(_mm512_reduce_max_epi32(most));
+  const int32_t largest = _mm512_reduce_max_epi32(most);
+  if (W <= 29) return exponentials_from(p, n, W, largest);
+  const __m256i top = _mm256_set1_epi32(largest);
   for (int32_t j = 0; j < n; j += 8) {
     __mmask8 there = (__mmask8)first((size_t)(n - j));
     __m512i e = exponentials8(_mm256_sub_epi32(top, _mm256_mask_loadu_epi32(top, there, p + j)), W);

@@ -19,6 +19,13 @@
 #endif
 #endif
 
+/* Whether this build may have kernels that want the KV cache in blocks. */
+#if defined(__GNUC__) && defined(__x86_64__) && defined(__SSE2__) && !defined(EDGEPOS_GENERIC_ONLY)
+#define EP_HAS_BLOCKS 1
+#else
+#define EP_HAS_BLOCKS 0
+#endif
+
 /* Rows of weights against tokens: acc[t * rows + r] = sum of w[r][c] * x[t][c] (times the group scale g[r][c/32]).
  * cols is a multiple of 32; rows of w, g and x lie cols, cols/32 and cols elements apart; x is aligned to 64 bytes and
  * |x| <= 32639. w may hold any int8 and g any int16.
@@ -49,6 +56,8 @@ typedef struct ep_norm {
   int32_t d, center, eps_m, eps_shift, out_shift;
 } ep_norm;
 
+enum { EP_GROUP = 4, EP_GROUP_KEYS = 128 }; /* most query heads and keys of one call of the kernels for a group of heads */
+
 typedef struct ep_kernels {
   const char *name;
   size_t scratch; /* a multiple of 64 */
@@ -69,6 +78,16 @@ typedef struct ep_kernels {
   /* acc[i] += sum over j of p[j] * v[j][i], 0 <= p <= 2^30 + 1. The caller has proven that acc cannot overflow. */
   void (*mix_kv16)(int64_t *acc, const int32_t *p, const int16_t *v, int32_t dim, int32_t n);
   void (*mix_kv8)(int64_t *acc, const int32_t *p, const int8_t *v, int32_t dim, int32_t n);
+  /* Where blocks is 1 the KV cache is in blocks of sixteen slots and these take the place of the four above, for several query heads of
+   * one KV head: words of four bytes, two or four numbers each, hold components of one key, and one component of consecutive values.
+   * k: [blocks][padded/per_word][16 keys] words, dim padded to a multiple of four; v: [slots/per_word][dim] words.
+   * out[h * EP_GROUP_KEYS + j] = q[h] . k[j], j < 16 * blocks <= EP_GROUP_KEYS, h < heads <= EP_GROUP, q [heads][dim].
+   * acc[h * dim + i] += sum over j < n of p[h * stride + j] * v[j][i], n a multiple of 16. */
+  int32_t blocks;
+  void (*scores_kv16)(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, int32_t blocks);
+  void (*scores_kv8)(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, int32_t blocks);
+  void (*mixes_kv16)(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, int32_t dim, int32_t heads, int32_t n);
+  void (*mixes_kv8)(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, int32_t dim, int32_t heads, int32_t n);
   /* y[j] = requant(dot[j], m, shift - less[j]), or of dot[j] * a[j], a >= 0; |dot| < 2^40, below 2^31 for kv8. */
   void (*scale_kv16)(int32_t *y, const int64_t *dot, const uint8_t *less, int32_t m, int32_t shift, int32_t n, uint64_t *count);
   void (*scale_kv8)(int32_t *y, const int64_t *dot, const int32_t *a, int32_t m, int32_t shift, int32_t n, uint64_t *count);

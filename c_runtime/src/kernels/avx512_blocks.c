@@ -1,0 +1,368 @@
+/* Attention with AVX-512 VNNI on a KV cache in blocks (kernels.h): what is loaded serves all query heads of its KV head, a vector
+ * holds one thing of sixteen keys or components, and nothing has to be added across a vector. */
+#include "avx512.h"
+
+#ifdef EP_HAS_AVX512
+
+enum { AHEAD = 4096 }; /* bytes that are asked for before they are needed */
+
+INLINE void ask(const void *p) { _mm_prefetch((const char *)p + AHEAD, _MM_HINT_T0); }
+INLINE __m512i widened(__m512i v, int half) {
+  return _mm512_cvtepi32_epi64(half ? _mm512_extracti64x4_epi64(v, 1) : _mm512_castsi512_si256(v));
+}
+
+/* ---- scores, kv16 ------------------------------------------------------------------------------------------------ */
+
+/* vpdpwssd gives a sum of 128 products modulo 2^32. The high bytes of both factors give it with an error below 2^30 + 2^15: with
+ * q = 256 * qh + ql, k = 256 * kh + kl, |qh|, |ql| <= 128, 0 <= kl <= 255, it is q * k = 2^16 * (qh * (kh + 128) - 128 * qh + qh / 2)
+ * + 256 * qh * (kl - 128) + ql * k, and the last two are below 2^22 each. */
+enum { PART = 128, QUERIES = EP_GROUP };
+
+typedef struct queries {
+  int16_t pairs[QUERIES][PART];
+  int8_t high[QUERIES][PART]; /* of the components 4c, 4c + 2, 4c + 1, 4c + 3 */
+  int32_t start[QUERIES];     /* of the sums of high bytes */
+} queries;
+
+INLINE void take_query(queries *to, size_t h, const int16_t *q, size_t n) {
+  const __m512i low_bytes = _mm512_set1_epi16(255);
+  __m512i sums = _mm512_setzero_si512();
+  for (size_t i = 0; i < n; i += 32) {
+    __m512i x = _mm512_maskz_loadu_epi16((__mmask32)first(n - i < 32 ? n - i : 32), q + i), high = high_byte(x);
+    store(to->pairs[h] + i, x);
+    sums = _mm512_dpwssd_epi32(sums, high, _mm512_set1_epi16(1));
+    high = _mm512_and_si512(high, low_bytes);
+    high = _mm512_or_si512(high, _mm512_slli_epi16(odd(high), 8));
+    _mm256_storeu_si256((__m256i *)(to->high[h] + i), _mm512_cvtepi64_epi32(high));
+  }
+  int32_t sum = _mm512_reduce_add_epi32(sums);
+  to->start[h] = (sum >> 1) - 128 * sum;
+}
+
+/* `heads` queries against the keys of `blocks` blocks. */
+INLINE void dots16(int64_t *out, const queries *q, const int16_t *k, size_t stride, size_t n, int heads, int blocks, int more) {
+  const __m512i odd_bytes = _mm512_set1_epi16((short)0xff00), sign = _mm512_set1_epi8((char)0x80);
+  __m512i all[4][4], high[4][4];
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int b = 0; b < blocks; b++) {
+      all[h][b] = _mm512_setzero_si512();
+      high[h][b] = _mm512_set1_epi32(q->start[h]);
+    }
+  }
+  const int8_t *next = (const int8_t *)k;
+  for (size_t i = 0; i < n; i += 4, k += 64) {
+    __m512i x[4], y[4], bytes[4];
+    UNROLL for (int b = 0; b < 2 * blocks; b++) ask(next + 64 * b);
+    next += 128 * blocks;
+    UNROLL for (int b = 0; b < blocks; b++) {
+      const int16_t *at = k + (size_t)b * stride;
+      x[b] = load(at), y[b] = load(at + 32);
+      bytes[b] = _mm512_ternarylogic_epi32(odd_bytes, y[b], _mm512_srli_epi16(x[b], 8), 0xca); /* y where odd, else x */
+      bytes[b] = _mm512_xor_si512(bytes[b], sign);
+    }
+    UNROLL for (int h = 0; h < heads; h++) {
+      __m512i one = pair_at(q->pairs[h] + i), two = pair_at(q->pairs[h] + i + 2), top = four_at(q->high[h] + i);
+      UNROLL for (int b = 0; b < blocks; b++) {
+        all[h][b] = _mm512_dpwssd_epi32(all[h][b], x[b], one);
+        all[h][b] = _mm512_dpwssd_epi32(all[h][b], y[b], two);
+        high[h][b] = _mm512_dpbusd_epi32(high[h][b], bytes[b], top);
+        KEEP_VECTOR(all[h][b]);
+        KEEP_VECTOR(high[h][b]);
+      }
+    }
+  }
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int b = 0; b < blocks; b++) {
+      __m512i rest = _mm512_sub_epi32(all[h][b], _mm512_slli_epi32(high[h][b], 16));
+      UNROLL for (int half = 0; half < 2; half++) {
+        int64_t *to = out + h * EP_GROUP_KEYS + 16 * b + 8 * half;
+        __m512i sum = _mm512_add_epi64(_mm512_slli_epi64(widened(high[h][b], half), 16), widened(rest, half));
+        store(to, more ? _mm512_add_epi64(sum, load(to)) : sum);
+      }
+    }
+  }
+}
+
+INLINE void part16(int64_t *out, const queries *q, const int16_t *k, size_t stride, size_t n, size_t blocks, int heads, int more) {
+  const int most = heads == 1 ? 4 : heads < 4 ? 2 : 1;
+  size_t b = 0;
+  for (; b + (size_t)most <= blocks; b += (size_t)most) dots16(out + 16 * b, q, k + b * stride, stride, n, heads, most, more);
+  for (; b < blocks && most > 1; b++) dots16(out + 16 * b, q, k + b * stride, stride, n, heads, 1, more);
+}
+
+AVX512 static void scores_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, int32_t blocks) {
+  queries x;
+  size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;
+  for (size_t from = 0; from < width; from += PART) {
+    size_t n = padded - from < PART ? padded - from : PART;
+    for (size_t h = 0; h < (size_t)heads; h++) take_query(&x, h, q + h * width + from, width - from < n ? width - from : n);
+    switch (heads) {
+      case 1: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 1, from > 0); break;
+      case 2: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 2, from > 0); break;
+      case 3: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 3, from > 0); break;
+      default: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 4, from > 0);
+    }
+  }
+}
+
+/* ---- scores, kv8 ------------------------------------------------------------------------------------------------- */
+
+/* q = 256 * high + low, both signed bytes; k + 128 has no sign. All sums fit int32, and so do the products' (kernels.h). */
+typedef struct queries8 {
+  int8_t low[QUERIES][512], high[QUERIES][512];
+  int32_t start[QUERIES];
+} queries8;
+
+INLINE void take_query8(queries8 *to, size_t h, const int16_t *q, size_t n) {
+  __m512i sums = _mm512_setzero_si512();
+  for (size_t i = 0; i < n; i += 32) {
+    __m512i x = _mm512_maskz_loadu_epi16((__mmask32)first(n - i < 32 ? n - i : 32), q + i);
+    sums = _mm512_dpwssd_epi32(sums, x, _mm512_set1_epi16(1));
+    _mm256_storeu_si256((__m256i *)(to->low[h] + i), _mm512_cvtepi16_epi8(x));
+    _mm256_storeu_si256((__m256i *)(to->high[h] + i), _mm512_cvtepi16_epi8(high_byte(x)));
+  }
+  to->start[h] = -128 * _mm512_reduce_add_epi32(sums);
+}
+
+INLINE void dots8(int64_t *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, int heads, int blocks) {
+  const __m512i sign = _mm512_set1_epi8((char)0x80);
+  __m512i low[4][4], high[4][4];
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int b = 0; b < blocks; b++) {
+      low[h][b] = _mm512_set1_epi32(q->start[h]);
+      high[h][b] = _mm512_setzero_si512();
+    }
+  }
+  const int8_t *next = k;
+  for (size_t i = 0; i < n; i += 4, k += 64) {
+    __m512i x[4];
+    UNROLL for (int b = 0; b < blocks; b++) ask(next + 64 * b);
+    next += 64 * blocks;
+    UNROLL for (int b = 0; b < blocks; b++) {
+      const int8_t *at = k + (size_t)b * stride;
+      x[b] = _mm512_xor_si512(load(at), sign);
+    }
+    UNROLL for (int h = 0; h < heads; h++) {
+      __m512i one = four_at(q->low[h] + i), two = four_at(q->high[h] + i);
+      UNROLL for (int b = 0; b < blocks; b++) {
+        low[h][b] = _mm512_dpbusd_epi32(low[h][b], x[b], one);
+        high[h][b] = _mm512_dpbusd_epi32(high[h][b], x[b], two);
+        KEEP_VECTOR(low[h][b]);
+        KEEP_VECTOR(high[h][b]);
+      }
+    }
+  }
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int b = 0; b < blocks; b++) {
+      __m512i sum = _mm512_add_epi32(low[h][b], _mm512_slli_epi32(high[h][b], 8));
+      store(out + h * EP_GROUP_KEYS + 16 * b, widened(sum, 0));
+      store(out + h * EP_GROUP_KEYS + 16 * b + 8, widened(sum, 1));
+    }
+  }
+}
+
+INLINE void all8(int64_t *out, const queries8 *q, const int8_t *k, size_t n, size_t blocks, int heads) {
+  const int most = heads == 1 ? 4 : 2;
+  size_t b = 0, stride = 16 * n;
+  for (; b + (size_t)most <= blocks; b += (size_t)most) dots8(out + 16 * b, q, k + b * stride, stride, n, heads, most);
+  for (; b < blocks; b++) dots8(out + 16 * b, q, k + b * stride, stride, n, heads, 1);
+}
+
+AVX512 static void scores_kv8(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, int32_t blocks) {
+  queries8 x;
+  size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;
+  for (size_t h = 0; h < (size_t)heads; h++) take_query8(&x, h, q + h * width, width);
+  switch (heads) {
+    case 1: all8(out, &x, k, padded, (size_t)blocks, 1); break;
+    case 2: all8(out, &x, k, padded, (size_t)blocks, 2); break;
+    case 3: all8(out, &x, k, padded, (size_t)blocks, 3); break;
+    default: all8(out, &x, k, padded, (size_t)blocks, 4);
+  }
+}
+
+/* ---- mixing ------------------------------------------------------------------------------------------------------ */
+
+enum { KEYS = 64 }; /* whose weights are cut into pieces together, as few as the largest of them needs */
+
+INLINE int32_t largest_weight(const int32_t *p, size_t stride, size_t n, int heads) {
+  __m512i most = load(p);
+  UNROLL for (int h = 0; h < heads; h++, p += stride) {
+    for (size_t j = 0; j < n; j += 16) most = _mm512_max_epi32(most, load(p + j));
+  }
+  return _mm512_reduce_max_epi32(most);
+}
+
+INLINE void add16(int64_t *acc, const __m512i *sums, int pieces, int bits, __mmask16 there) {
+  UNROLL for (int half = 0; half < 2; half++) {
+    __mmask8 stored = (__mmask8)(there >> 8 * half);
+    __m512i sum = widened(sums[pieces - 1], half);
+    UNROLL for (int i = pieces - 2; i >= 0; i--) sum = _mm512_add_epi64(_mm512_slli_epi64(sum, (unsigned)bits), widened(sums[i], half));
+    _mm512_mask_storeu_epi64(acc + 8 * half, stored, _mm512_add_epi64(sum, _mm512_maskz_loadu_epi64(stored, acc + 8 * half)));
+  }
+}
+
+typedef int16_t pieces16[QUERIES][3][KEYS];
+
+/* kv16: sums of n pairs of keys for some vectors of components, the last of which may be a part of one. */
+INLINE void strip16(int64_t *acc, pieces16 pieces, int heads, int count, int bits, const int16_t *v, size_t dim, size_t n, int vectors,
+                    __mmask16 last) {
+  __m512i s[QUERIES][4][3];
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int i = 0; i < vectors; i++) {
+      UNROLL for (int c = 0; c < count; c++) s[h][i][c] = _mm512_setzero_si512();
+    }
+  }
+  for (size_t j = 0; j < n; j++, v += 2 * dim) {
+    __m512i x[4];
+    UNROLL for (int i = 0; i < vectors; i++) {
+      x[i] = i + 1 < vectors ? load(v + 32 * i) : _mm512_maskz_loadu_epi32(last, v + 32 * i);
+      KEEP_VECTOR(x[i]);
+      ask(v + 32 * i);
+    }
+    UNROLL for (int h = 0; h < heads; h++) {
+      UNROLL for (int c = 0; c < count; c++) {
+        __m512i p = pair_at(pieces[h][c] + 2 * j);
+        KEEP_VECTOR(p);
+        UNROLL for (int i = 0; i < vectors; i++) {
+          s[h][i][c] = _mm512_dpwssd_epi32(s[h][i][c], x[i], p);
+          KEEP_VECTOR(s[h][i][c]);
+        }
+      }
+    }
+  }
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int i = 0; i < vectors; i++)
+      add16(acc + (size_t)h * dim + 16 * i, s[h][i], count, bits, i + 1 < vectors ? 0xffff : last);
+  }
+}
+
+/* All components; as many vectors at a time as their sums fit registers. */
+INLINE void rows16(int64_t *acc, pieces16 pieces, int heads, int count, int bits, const int16_t *v, size_t dim, size_t n) {
+  const int vectors = heads * count <= 6 ? 4 : 2;
+  size_t i = 0, each = 16 * (size_t)vectors;
+  for (; i + each <= dim; i += each) strip16(acc + i, pieces, heads, count, bits, v + 2 * i, dim, n, vectors, 0xffff);
+  for (; i < dim; i += 16) strip16(acc + i, pieces, heads, count, bits, v + 2 * i, dim, n, 1, (__mmask16)first(dim - i < 16 ? dim - i : 16));
+}
+
+INLINE void put_words(int16_t *to, __m512i v) { _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(v)); }
+
+/* 64 products of values and pieces up to 1024 stay below 2^31. */
+INLINE void mix16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, size_t dim, size_t n, int heads) {
+  const __m512i ten = _mm512_set1_epi32(1023);
+  pieces16 pieces;
+  int32_t most = largest_weight(p, stride, n, heads);
+  if (most == 0) return;
+  UNROLL for (int h = 0; h < heads; h++, p += stride) {
+    for (size_t j = 0; j < n; j += 16) {
+      __m512i x = load(p + j);
+      if (most <= 1 << 21) { /* 2^11 * high + low, |low| <= 2^10 */
+        __m512i high = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(1024)), 11);
+        put_words(pieces[h][0] + j, _mm512_sub_epi32(x, _mm512_slli_epi32(high, 11)));
+        put_words(pieces[h][1] + j, high);
+      } else {
+        put_words(pieces[h][0] + j, _mm512_and_si512(x, ten));
+        put_words(pieces[h][1] + j, _mm512_and_si512(_mm512_srli_epi32(x, 10), ten));
+        put_words(pieces[h][2] + j, _mm512_srli_epi32(x, 20));
+      }
+    }
+  }
+  if (most < 1024) rows16(acc, pieces, heads, 1, 11, v, dim, n / 2);
+  else if (most <= 1 << 21) rows16(acc, pieces, heads, 2, 11, v, dim, n / 2);
+  else rows16(acc, pieces, heads, 3, 10, v, dim, n / 2);
+}
+
+INLINE void tiles16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, size_t dim, size_t n, int heads) {
+  for (size_t j = 0; j < n; j += KEYS) mix16(acc, p + j, stride, v + j * dim, dim, n - j < KEYS ? n - j : KEYS, heads);
+}
+
+AVX512 static void mixes_kv16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, int32_t dim, int32_t heads, int32_t n) {
+  switch (heads) {
+    case 1: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 1); break;
+    case 2: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 2); break;
+    case 3: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 3); break;
+    default: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 4);
+  }
+}
+
+typedef uint8_t pieces8[QUERIES][4][KEYS];
+
+/* kv8: four keys at a time, pieces of eight bits without sign. */
+INLINE void strip8(int64_t *acc, pieces8 pieces, int heads, int count, const int8_t *v, size_t dim, size_t n, int vectors, __mmask16 last) {
+  __m512i s[QUERIES][4][4];
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int i = 0; i < vectors; i++) {
+      UNROLL for (int c = 0; c < count; c++) s[h][i][c] = _mm512_setzero_si512();
+    }
+  }
+  for (size_t j = 0; j < n; j++, v += 4 * dim) {
+    __m512i x[4];
+    UNROLL for (int i = 0; i < vectors; i++) {
+      x[i] = i + 1 < vectors ? load(v + 64 * i) : _mm512_maskz_loadu_epi32(last, v + 64 * i);
+      KEEP_VECTOR(x[i]);
+      ask(v + 64 * i);
+    }
+    UNROLL for (int h = 0; h < heads; h++) {
+      UNROLL for (int c = 0; c < count; c++) {
+        __m512i p = four_at((const int8_t *)pieces[h][c] + 4 * j);
+        KEEP_VECTOR(p);
+        UNROLL for (int i = 0; i < vectors; i++) {
+          s[h][i][c] = _mm512_dpbusd_epi32(s[h][i][c], p, x[i]);
+          KEEP_VECTOR(s[h][i][c]);
+        }
+      }
+    }
+  }
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int i = 0; i < vectors; i++) { /* a sum is below 64 * 255 * 128 = 2^21 */
+      __m512i *sums = s[h][i];
+      UNROLL for (int c = 0; c + 1 < count; c += 2) sums[c / 2] = _mm512_add_epi32(sums[c], _mm512_slli_epi32(sums[c + 1], 8));
+      if (count == 3) sums[1] = sums[2];
+      add16(acc + (size_t)h * dim + 16 * i, sums, (count + 1) / 2, 16, i + 1 < vectors ? 0xffff : last);
+    }
+  }
+}
+
+INLINE void rows8(int64_t *acc, pieces8 pieces, int heads, int count, const int8_t *v, size_t dim, size_t n) {
+  const int vectors = heads * count <= 6 ? 4 : heads * count <= 12 ? 2 : 1;
+  size_t i = 0, each = 16 * (size_t)vectors;
+  for (; i + each <= dim; i += each) strip8(acc + i, pieces, heads, count, v + 4 * i, dim, n, vectors, 0xffff);
+  for (; i < dim; i += 16) strip8(acc + i, pieces, heads, count, v + 4 * i, dim, n, 1, (__mmask16)first(dim - i < 16 ? dim - i : 16));
+}
+
+INLINE void mix8(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, size_t dim, size_t n, int heads) {
+  pieces8 pieces;
+  uint32_t most = (uint32_t)largest_weight(p, stride, n, heads);
+  if (most == 0) return;
+  UNROLL for (int h = 0; h < heads; h++, p += stride) {
+    for (size_t j = 0; j < n; j += 16)
+      for (unsigned c = 0; c < 4; c++)
+        _mm_storeu_si128((__m128i *)(pieces[h][c] + j), _mm512_cvtepi32_epi8(_mm512_srli_epi32(load(p + j), 8 * c)));
+  }
+  if (most >> 24) rows8(acc, pieces, heads, 4, v, dim, n / 4);
+  else if (most >> 16) rows8(acc, pieces, heads, 3, v, dim, n / 4);
+  else if (most >> 8) rows8(acc, pieces, heads, 2, v, dim, n / 4);
+  else rows8(acc, pieces, heads, 1, v, dim, n / 4);
+}
+
+INLINE void tiles8(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, size_t dim, size_t n, int heads) {
+  for (size_t j = 0; j < n; j += KEYS) mix8(acc, p + j, stride, v + j * dim, dim, n - j < KEYS ? n - j : KEYS, heads);
+}
+
+AVX512 static void mixes_kv8(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, int32_t dim, int32_t heads, int32_t n) {
+  switch (heads) {
+    case 1: tiles8(acc, p, stride, v, (size_t)dim, (size_t)n, 1); break;
+    case 2: tiles8(acc, p, stride, v, (size_t)dim, (size_t)n, 2); break;
+    case 3: tiles8(acc, p, stride, v, (size_t)dim, (size_t)n, 3); break;
+    default: tiles8(acc, p, stride, v, (size_t)dim, (size_t)n, 4);
+  }
+}
+
+void ep_avx512_blocks(ep_kernels *table) {
+  table->blocks = 1;
+  table->scores_kv16 = EP_KERNEL(EP_FEATURE_KV16, scores_kv16);
+  table->scores_kv8 = EP_KERNEL(EP_FEATURE_KV8, scores_kv8);
+  table->mixes_kv16 = EP_KERNEL(EP_FEATURE_KV16, mixes_kv16);
+  table->mixes_kv8 = EP_KERNEL(EP_FEATURE_KV8, mixes_kv8);
+}
+
+#endif
