@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 import warnings
@@ -26,6 +25,7 @@ from .cli_run import perplexity, run
 from .cli_tables import app as tables_app
 from .cli_tokenizer import tokenizer
 from .errors import EdgePosError, GateError
+from .signals import heard, leave_on_signals
 
 app = typer.Typer(
     help="Turn a transformer into integers, run it with the same bits everywhere, and read how far it is from the float model.",
@@ -188,7 +188,7 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by the caller: no file may get its number
             setattr(sys, name, open(os.devnull, mode))
     warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}", style="yellow")
-    signal.signal(signal.SIGTERM, _end)
+    leave_on_signals()
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -212,22 +212,8 @@ def main() -> None:
         # A usage error: its class lives in click or in typer, depending on the version of typer.
         code = _fail(f"{error.format_message().rstrip('.') or 'a command is needed'}; see edgepos --help", error.exit_code)
     finally:
-        _again(0)
+        heard()
     sys.exit(code)
-
-
-def _end(*_) -> None:
-    """Leave by an exception, so that temporary folders go. Libraries swallow it in places (mpmath has bare excepts): it comes again every
-    second, but not while what it has set off is being cleaned up."""
-    _again(1)
-    if not isinstance(sys.exc_info()[1], SystemExit):
-        sys.exit(143)
-
-
-def _again(seconds: int) -> None:
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, _end)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _fail(message: str, code: int = 1) -> int:

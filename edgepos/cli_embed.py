@@ -59,7 +59,7 @@ def embed(
     else:
         for row in rows:
             sys.stdout.write(json.dumps([float(np.format_float_positional(x, unique=True)) for x in row]) + "\n")
-    err.print(f"{len(given)} {what} in {elapsed:.2f} s, saturations {session.saturations}{cut}", style="dim")
+    err.print(f"{len(given)} {what if len(given) > 1 else what[:-1]} in {elapsed:.2f} s, saturations {session.saturations}{cut}", style="dim")
 
 
 def _lines(file: Path) -> list[str]:

@@ -106,7 +106,7 @@ def _print_summary(opened, result: dict) -> None:
 
     table = Table(title=f"{result['name']}: {' '.join(result['formats'][k] for k in ('weights', 'activations', 'kv'))}", title_justify="left")
     table.add_column("against the float model")
-    table.add_column("", justify="right")
+    table.add_column("", justify="right", overflow="fold")  # options are to be copied
     table.add_row(result["verdict"]["grade"], result["verdict"]["words"])
     for name, value in accuracy_rows(result["accuracy"]):
         table.add_row(name, value)

@@ -12,6 +12,7 @@ import typer
 
 from .cli_common import BundleArgument, Engine, EngineOption, ThreadsOption, err, progress_bar
 from .errors import EdgePosError
+from .signals import heard
 from .whole_file import check_place, whole_file
 
 MOST_TEXTS = 64_000_000  # bytes of a conversation's messages, as of edgepos-run
@@ -135,6 +136,7 @@ def _talk(chat) -> None:
                 err.print("> ", end="")
             line = sys.stdin.buffer.readline()
         except KeyboardInterrupt:
+            heard()
             break
         if not line:
             break
@@ -144,9 +146,10 @@ def _talk(chat) -> None:
         try:
             _answer(chat, text)
         except KeyboardInterrupt:
+            heard()
             if chat.messages and chat.messages[-1]["role"] == "user":  # the answer had not begun
                 chat.messages.append({"role": "assistant", "content": ""})
-            sys.stdout.write("\n")
+            sys.stdout.write(chat.rest + "\n")
     if terminal:
         err.print()
 

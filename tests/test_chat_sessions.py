@@ -118,6 +118,27 @@ def test_an_answer_given_up_stays_as_far_as_it_was_said(talker):
     assert list(chat.send("go on"))
 
 
+def test_an_interrupted_answer_keeps_what_a_stop_text_held_back(talker, monkeypatch):
+    """Everything is held back, because the stop text begins like the answer; an interrupt ends it in the middle of the tenth choice."""
+    (whole,) = said(talker().chat(max_new_tokens=20), ["Tell me a story"])
+    chat = talker().chat(max_new_tokens=20, stop=whole + "\x01")
+    original, chosen = chat.session.choose, []
+
+    def choose(*arguments):
+        if len(chosen) == 9:
+            raise KeyboardInterrupt
+        chosen.append(original(*arguments))
+        return chosen[-1]
+
+    monkeypatch.setattr(chat.session, "choose", choose)
+    pieces = []
+    with pytest.raises(KeyboardInterrupt):
+        pieces.extend(chat.send("Tell me a story"))
+    kept = chat.messages[-1]
+    assert pieces == [] and kept["role"] == "assistant" and len(kept["content"]) > 8
+    assert whole.startswith(kept["content"]) and chat.rest == kept["content"]
+
+
 def test_a_saved_conversation_goes_on_the_same(talker):
     def start():
         return talker().chat(max_new_tokens=15, temperature=0.8, seed=3)

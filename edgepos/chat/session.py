@@ -22,7 +22,7 @@ class Chat:
     """A conversation. The session belongs to it: its cache holds what both sides have said, and a turn evaluates what is new.
 
     messages: dicts of role and content; a byte that is not UTF-8 is a lone surrogate there, as of os.fsdecode. dropped: messages left out
-    so far because the context was full.
+    so far because the context was full. rest: of an answer that was broken off, the end that had not been yielded: it might have begun a stop text.
     """
 
     def __init__(self, session, template: BundleTemplate, system: str | None = None, seed: int = 0, **rules):
@@ -35,6 +35,7 @@ class Chat:
         self.messages = [] if system is None else checked_messages([{"role": "system", "content": system}])
         self.dropped = 0
         self.reason: str | None = None
+        self.rest = ""
         session.reset()
 
     def send(self, text: str) -> Iterator[str]:
@@ -54,7 +55,7 @@ class Chat:
         try:
             yield from generation
         finally:
-            self._ids, self.reason = generation.evaluated, generation.reason
+            self._ids, self.reason, self.rest = generation.evaluated, generation.reason, generation.end()
             self.messages.append({"role": "assistant", "content": generation.data.decode("utf-8", "surrogateescape")})
 
     def continue_with(self, ids: list[int]) -> Generation:

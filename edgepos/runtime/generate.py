@@ -61,6 +61,10 @@ class Generation:
         """The bytes of the pieces so far, also where they are not UTF-8 and a piece has U+FFFD."""
         return b"" if self._text is None else self._text.data
 
+    def end(self) -> str:
+        """What was held back of a text that ends before its time, because a stop text might have begun there."""
+        return "" if self._text is None else self._text.end()
+
     def __iter__(self) -> Iterator[str]:
         text = self._text = TextStream(self.tokenizer, self.ids[-1], self.rules.stops)
         reason = "length"

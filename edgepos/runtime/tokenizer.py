@@ -122,8 +122,9 @@ class TextStream:
         return self._decode(data[:ready])
 
     def end(self) -> str:
-        """What is left when no more tokens come, without a code point that is not complete."""
-        return "" if self.stopped else self._decode(self._held)
+        """What is left when no more tokens come, without a code point that is not complete; '' from then on."""
+        held, self._held = self._held, b""
+        return "" if self.stopped else self._decode(held)
 
     @property
     def data(self) -> bytes:
