@@ -1,6 +1,6 @@
 # make demo    export a tiny model, run it, measure it (its own environment in .venv)
 # make test    C tests (with sanitizers too), faults that the tests must see, Python tests
-# make fuzz    libFuzzer over hostile model files, FUZZ_SECONDS each (needs clang)
+# make fuzz    libFuzzer over hostile files, FUZZ_SECONDS each (needs clang); with -j some at a time
 # make clean
 
 PYTHON ?= python3
@@ -24,16 +24,21 @@ TEST_GROUPS ?= \
   hostile:600:test_hostile* \
   other:1200:test_*
 
-PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+FUZZERS := $(patsubst c_runtime/fuzz/%.c,%,$(wildcard c_runtime/fuzz/fuzz_*.c))
+
+# Python compiles what is imported, which is a small part.
+INSTALL := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-compile
 SOURCES := CMakeLists.txt pyproject.toml $(shell find edgepos export c_runtime examples/tiny -type f \
   -not -path '*/__pycache__/*' -not -path 'edgepos/export' -not -name '*.so')
 
-.PHONY: demo test ctest sanitize mutations pytest fuzz clean
+.PHONY: demo test environment ctest sanitize mutations pytest fuzz fuzzers $(FUZZERS) clean
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/edgepos demo
 
 test: ctest sanitize mutations pytest
+
+environment: $(VENV)/.tests
 
 ctest:
 	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release >/dev/null
@@ -52,13 +57,16 @@ mutations: $(VENV)/.tests
 pytest: $(VENV)/.tests $(VENV)/.installed
 	@$(VENV)/bin/python tests/run_groups.py $(TEST_GROUPS)
 
-fuzz:
+fuzz: $(FUZZERS)
+
+fuzzers:
 	@cmake -S c_runtime -B build/fuzz -DCMAKE_C_COMPILER=clang -DEDGEPOS_FUZZ=ON -DEDGEPOS_TESTS=OFF >/dev/null
 	@cmake --build build/fuzz --parallel 2 >/dev/null
-	@mkdir -p build/fuzz/corpus/fuzz_open && build/fuzz/make_seeds build/fuzz/corpus/fuzz_open
-	@for fuzzer in $(patsubst c_runtime/fuzz/%.c,%,$(wildcard c_runtime/fuzz/fuzz_*.c)); do \
-	  echo "== $$fuzzer, $(FUZZ_SECONDS) s" && mkdir -p build/fuzz/corpus/$$fuzzer && build/fuzz/$$fuzzer -verbosity=0 \
-	  -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer $$(ls -d c_runtime/fuzz/corpus/$$fuzzer 2>/dev/null) || exit 1; done
+	@mkdir -p $(FUZZERS:%=build/fuzz/corpus/%) && build/fuzz/make_seeds build/fuzz/corpus/fuzz_open
+
+$(FUZZERS): fuzzers
+	@echo "== $@, $(FUZZ_SECONDS) s" && build/fuzz/$@ -verbosity=0 -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/corpus/$@ $(wildcard c_runtime/fuzz/corpus/$@)
 
 clean:
 	@rm -rf build $(VENV) .pytest_cache .hypothesis tiny-*.edgepos
@@ -68,10 +76,11 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: $(SOURCES) | $(VENV)/bin/python
 	@echo "installing edgepos into $(VENV) ..."
-	@$(PIP) install .
+	@$(INSTALL) .
 	@touch $@
 
+# Edgepos itself too, built once for both.
 $(VENV)/.tests: pyproject.toml | $(VENV)/bin/python
-	@echo "installing the test tools into $(VENV) ..."
-	@$(PIP) install ".[test]"
-	@touch $@
+	@echo "installing edgepos and the test tools into $(VENV) ..."
+	@$(INSTALL) ".[test]"
+	@touch $(VENV)/.installed $@

@@ -4,8 +4,8 @@
     python tests/run_groups.py NAME:SECONDS:PATTERN ...
 
 PATTERN matches file names in tests/; a file belongs to the first group that matches, and one that none matches is an error,
-so no test is left out silently. A group that takes too long is stopped and counts as one failure. One group runs per core, each
-with single-threaded linear algebra; what a group printed is shown when it has ended.
+so no test is left out silently. A group that takes too long is stopped and counts as one failure. One group runs per core, those
+that may take longest first, each with single-threaded linear algebra; what a group printed is shown when it has ended.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def main() -> int:
     start = time.monotonic()
     total: dict[str, int] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for counts in pool.map(lambda group: run(*group), split(sys.argv[1:])):
+        groups = sorted(split(sys.argv[1:]), key=lambda group: -group[1])
+        for counts in pool.map(lambda group: run(*group), groups):
             for outcome, n in counts.items():
                 total[outcome] = total.get(outcome, 0) + n
     shown = [f"{total[key]} {key}" for key in ("failed", "passed", "skipped", "errors") if total.get(key)]
