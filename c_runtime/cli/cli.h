@@ -49,6 +49,10 @@ FORMAT(2) void stop(int code, const char *format, ...);
 void check(ep_status st, const char *what);
 /* Memory aligned for an arena, given back by release. */
 void *allocate(uint64_t bytes);
+/* The same in large pages where there are some, NULL without memory. */
+void *in_large_pages(size_t bytes);
+/* Whether open_session takes its arena there. */
+extern int large_pages;
 void release(void *memory);
 uint64_t milliseconds(void);
 /* A session in memory of its own, which *arena gets. */

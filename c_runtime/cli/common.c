@@ -1,5 +1,6 @@
 /* Memory, sessions, choice and printing of edgepos-run. */
 #define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* madvise */
 #include "cli.h"
 
 #include <errno.h>
@@ -37,6 +38,23 @@ void *allocate(uint64_t n) {
   return memory;
 }
 
+#ifdef POSIX
+#include <sys/mman.h>
+
+/* Pages of 4 kB lie anywhere: a processor that reads ahead stops at the end of each. */
+void *in_large_pages(size_t n) {
+  enum { LARGE = 2 << 20 };
+  void *memory = NULL;
+  if (posix_memalign(&memory, LARGE, n) != 0) return NULL;
+#ifdef MADV_HUGEPAGE
+  madvise(memory, n, MADV_HUGEPAGE); /* a wish */
+#endif
+  return memory;
+}
+#else
+void *in_large_pages(size_t n) { return aligned((n / EP_ALIGN + 1) * EP_ALIGN); }
+#endif
+
 uint64_t milliseconds(void) {
   struct timespec t;
 #if defined(__unix__) || defined(__APPLE__)
@@ -47,10 +65,13 @@ uint64_t milliseconds(void) {
   return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+int large_pages;
+
 ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *n) {
   ep_session *session;
   check(ep_arena_size(model, cfg, n), "session");
-  *arena = allocate(*n);
+  *arena = large_pages ? in_large_pages(*n) : allocate(*n);
+  if (!*arena) stop(EXIT_ERROR, "no memory for a session, %zu bytes in large pages; leave out --copy", *n);
   check(ep_session_init(&session, model, cfg, *arena, *n), "session");
   return session;
 }

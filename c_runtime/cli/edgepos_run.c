@@ -1,6 +1,5 @@
 /* edgepos-run: generate text from a model image, or check that this machine computes what the bundle says. */
 #define _POSIX_C_SOURCE 200809L
-#define _DEFAULT_SOURCE /* madvise */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +32,7 @@ static const char usage[] =
     "  --context N        tokens the session can hold (the model's context)\n"
     "  --batch N          prompt tokens evaluated at a time (128; 16 with --generic)\n"
     "  --threads N        threads (1)\n"
-    "  --copy             read the model into memory, large pages where there are some, instead of mapping the file: decodes faster\n"
+    "  --copy             keep model and KV cache in large pages where there are some, instead of mapping the file: decodes faster\n"
     "  --generic          without the kernels of this processor: slower, the same bits\n"
     "  --temperature T    0 takes the likeliest token (0)\n"
     "  --top-k K          choose among the K likeliest; 0: all (0)\n"
@@ -123,7 +122,7 @@ static void parse(options *o, int argc, char **argv) {
     else if (!strcmp(name, "--chat")) o->chat = 1;
     else if (!strcmp(name, "--embed")) o->embed = 1;
     else if (!strcmp(name, "--generic")) o->generic = 1;
-    else if (!strcmp(name, "--copy")) o->copy = 1;
+    else if (!strcmp(name, "--copy")) o->copy = large_pages = 1;
     else if (name[0] != '-' || !name[1]) {
       if (o->model) stop(EXIT_USAGE, "two models are given, '%s' and '%s': name one; a prompt needs -p", o->model, name);
       o->model = name;
@@ -185,14 +184,9 @@ static const void *load(const char *path, size_t *bytes, int copy) {
   return edgepos_model;
 }
 #elif defined(POSIX)
-/* Pages of 4 kB of a file lie anywhere: a processor that reads ahead stops at the end of each. */
 static const void *copied(int file, const char *path, size_t bytes) {
-  enum { LARGE = 2 << 20 };
-  void *image = NULL;
-  if (posix_memalign(&image, LARGE, bytes) != 0) stop(EXIT_ERROR, "no memory for a copy of the model, %zu bytes; leave out --copy", bytes);
-#ifdef MADV_HUGEPAGE
-  madvise(image, bytes, MADV_HUGEPAGE); /* a wish */
-#endif
+  void *image = in_large_pages(bytes);
+  if (!image) stop(EXIT_ERROR, "no memory for a copy of the model, %zu bytes; leave out --copy", bytes);
   for (size_t at = 0; at < bytes;) {
     ssize_t n = read(file, (char *)image + at, bytes - at);
     if (n < 0 && errno == EINTR) continue;
