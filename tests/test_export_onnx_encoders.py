@@ -122,6 +122,37 @@ def test_the_encoder_of_t5(tmp_path):
     np.testing.assert_array_equal(bundle.session().embed_int(ids), bundle.session(engine="golden").embed_int(ids))
 
 
+def test_the_text_model_of_clip_as_a_file(tmp_path):
+    """Causal, QuickGELU, the row of the first end token: its place depends on the ids."""
+    torch.manual_seed(5)
+    model = transformers.CLIPTextModelWithProjection(transformers.CLIPTextConfig(**SMALL, projection_dim=20, eos_token_id=9, bos_token_id=1, pad_token_id=0)).eval()
+    ids = [1, *(i if i != 9 else 8 for i in random_ids(30, 2)), 9, 4, 9]
+    axes = {"input_ids": {0: "batch", 1: "tokens"}}
+    torch.onnx.export(
+        model, (torch.tensor(ids)[None],), tmp_path / "model.onnx", dynamo=False, opset_version=17, dynamic_axes=axes, input_names=["input_ids"],
+        output_names=["text_embeds", "last_hidden_state"],
+    )  # fmt: skip
+    canonical = load(tmp_path / "model.onnx")
+    assert (canonical.context, match(canonical.model).positions()) == (70, Learned(70))
+    for n in (len(ids), 20, 2):
+        with torch.no_grad():
+            want = model(torch.tensor(ids[-n:])[None]).text_embeds[0].numpy()
+        np.testing.assert_allclose(reference(canonical).embed(ids[-n:]), want, rtol=0, atol=1e-4)
+    bundle = edgepos.export_bundle(canonical, tmp_path / "c.edgepos", tokenizer=None, calibration=random_ids(60, 1).tolist())
+    np.testing.assert_array_equal(bundle.session().embed_int(ids), bundle.session(engine="golden").embed_int(ids))
+
+
+@pytest.mark.parametrize("kind, config", [("XLMRoberta", SMALL | {"pad_token_id": 1}), ("EuroBert", SMALL | {"num_key_value_heads": 2, "pad_token_id": 0})])
+def test_encoders_that_count_tokens_or_share_keys(kind, config, tmp_path):
+    torch.manual_seed(5)
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**config)).eval()
+    canonical = load_module(model, torch.tensor(random_ids(20))[None])
+    ids = [i if i > 1 else 2 for i in random_ids(40, 2)]
+    np.testing.assert_allclose(reference(canonical).embed(ids), rows_of(model, ids).mean(axis=0), rtol=0, atol=1e-4)
+    bundle = edgepos.export_bundle(canonical, tmp_path / "x.edgepos", tokenizer=None, calibration=ids)
+    np.testing.assert_array_equal(bundle.session().embed_int(ids), bundle.session(engine="golden").embed_int(ids))
+
+
 def test_minilm_as_a_file_beside_its_settings(tmp_path, monkeypatch):
     """The file in a sentence-transformers folder: pooling, normalization and tokenizer are the folder's."""
     import shutil

@@ -125,6 +125,58 @@ def test_a_file_of_the_older_exporter_with_a_cache(read, tmp_path):
     assert "model.layers.1.mlp.up_proj.weight" in {n.removeprefix("model.") for n in canonical.model.graph.initializers}
 
 
+class Turned(torch.nn.Module):
+    """A decoder of one layer that turns q and k as people write it by hand."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind, linear = kind, torch.nn.Linear
+        self.embed, self.qkv, self.out = torch.nn.Embedding(VOCAB, 48), linear(48, 144), linear(48, 48)
+        self.norm, self.head = torch.nn.RMSNorm(48, eps=1e-5), linear(48, VOCAB, bias=False)
+        self.register_buffer("inverse", 1 / 1e4 ** (torch.arange(0, 12, 2).float() / 12))
+        angles = torch.outer(torch.arange(256).float(), self.inverse)
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
+
+    def complex_product(self, x, n):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2)) * self.turns[:n].view(1, n, 1, -1)
+        return torch.view_as_real(pairs).flatten(3)
+
+    def by_einsum(self, x, n, inverse=None):
+        angles = torch.einsum("i,j->ij", torch.arange(n).float(), self.inverse if inverse is None else inverse)
+        cos, sin, (a, b) = angles.cos()[:, None], angles.sin()[:, None], x.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+    def dynamic(self, x, n):
+        base = 1e4 * torch.clamp(2.0 * torch.tensor(n * 1.0) / 128 - 1.0, min=1.0) ** (12 / 10)
+        return self.by_einsum(x, n, 1 / base ** (torch.arange(0, 12, 2).float() / 12))
+
+    def forward(self, ids):
+        n, x = ids.shape[1], self.embed(ids)
+        q, k, v = self.qkv(self.norm(x)).view(1, n, 3, 4, 12).unbind(2)
+        q, k, v = (part.transpose(1, 2) for part in (getattr(self, self.kind)(q, n), getattr(self, self.kind)(k, n), v))
+        p = torch.softmax(q @ k.transpose(-1, -2) / 12**0.5 + torch.full((n, n), float("-inf")).triu(1), -1)
+        return self.head(self.norm(x + self.out((p @ v).transpose(1, 2).reshape(1, n, 48))))
+
+
+@pytest.mark.parametrize(
+    "kind, spec",
+    [
+        ("complex_product", Rope(12, layout="interleaved")),
+        ("by_einsum", Rope(12)),
+        ("dynamic", Rope(12, scaling={"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 128})),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_rotations_written_by_hand(kind, spec):
+    torch.manual_seed(3)
+    module, ids = Turned(kind).eval(), random_ids(256, 3)
+    canonical = load_module(module, torch.tensor(random_ids(24))[None], context=256)
+    assert match(canonical.model).positions() == spec
+    with torch.no_grad():
+        want = module(torch.tensor(ids)[None])[0].numpy()
+    np.testing.assert_allclose(reference(canonical).eval(ids), want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
 class NotCausal(torch.nn.Module):
     """Mean over all tokens, later ones too."""
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from . import norms, pooling
 from .activations import OPERATORS as FUNCTIONS
+from .found_token import FoundToken
 from .sources import Row
 from .values import GRID, Form, Function, MaskStep, Mean, Scores, Statistic
 
@@ -40,6 +41,8 @@ def _with_constant(reader, node: ir.Node, op: str, a, b):
     constant = constant.astype(np.float64)
     if isinstance(x, pooling.TokenSum):
         return pooling.mean_of(reader, x, constant) if op == "Div" and not first else None
+    if isinstance(x, FoundToken):  # in a batch of one the first place of a text is 0
+        return x if op == "Add" and not constant.any() and np.broadcast_shapes(constant.shape, x.shape) == x.shape else None
     # A constant of size 1 may add axes; a larger one may also repeat the tensor.
     if isinstance(x, Scores):
         return _scores_with(reader, node, op, x, constant, first)

@@ -28,7 +28,7 @@ SHRINKING = frozenset(
     "Split Squeeze Transpose Trilu Unsqueeze".split()
 )
 SIZED = frozenset(
-    "Concat Constant ConstantOfShape Expand EyeLike Gather GatherElements GatherND MatMul Gemm OneHot Pad Range ScatterElements ScatterND Tile".split()
+    "Concat Constant ConstantOfShape Einsum Expand EyeLike Gather GatherElements GatherND MatMul Gemm OneHot Pad Range ScatterElements ScatterND Tile".split()
 )
 ASKED = ("Shape", "Size", "Not", "IsInf")  # of a tensor that depends on the ids: its shape, whether ids are no padding, whether it overflows
 CHOICE = "edgepos.choice"  # domain of an If whose branches are its inputs
@@ -181,6 +181,10 @@ def _elements(node: ir.Node, arguments: list[np.ndarray | None]) -> int:
     try:
         if op in ELEMENTWISE:
             return math.prod(np.broadcast_shapes(*(a.shape for a in arrays if a.ndim))) if op != "DequantizeLinear" else arrays[0].size
+        if op == "Einsum":
+            letters = node.attributes.get_string("equation", "").split("->")[0].replace(" ", "").split(",")
+            sizes = {letter: d for axes, a in zip(letters, arrays, strict=True) for letter, d in zip(axes, a.shape, strict=True)}
+            return math.prod(sizes.values())
         if op == "Expand":
             return math.prod(np.broadcast_shapes(arrays[0].shape, tuple(int(d) for d in arrays[1])))
         if op == "ConstantOfShape":

@@ -109,6 +109,8 @@ def _gather(reader, node: ir.Node, arguments: list):
     if isinstance(table, np.ndarray):
         return embed(reader, node, table, ids)
     if isinstance(ids, FoundToken):
+        if isinstance(table, Form) and len(table.shape) == 2 and node.attributes.get_int("axis", 0) == 0 and ids.shape == (1,) and not ids.zeros:
+            return row_at(reader, node, table.moved(lambda array: array[None]), ids, keep=False)  # the rows of a batch of one
         if node.attributes.get_int("axis", 0) != 1 or ids.zeros or ids.shape not in ((), (1,)):
             raise reader.unknown(node, arguments)
         return row_at(reader, node, table, ids, keep=bool(ids.shape))
