@@ -23,7 +23,7 @@ LONGEST = 300
 FURTHER, LONGEST_FURTHER = 40, 1200
 RELATIVE = 5e-4  # of the largest value; float32 sums in another order stay far below
 ROUNDINGS = 8  # of the largest value, where constants of 16 bits stand for numbers that are exact in the canonical graph
-INLINE_LIMIT = 2**30
+INLINE_LIMIT = 2**27  # bytes of weights that a session takes from memory; more would be there four times
 
 
 def lengths_of(frame: Frame, context: int, first: int = 0) -> list[int]:
