@@ -10,7 +10,7 @@ let package = Package(
     .target(
       name: "CEdgePos",
       path: ".",
-      exclude: ["CMakeLists.txt", "cli", "cmake", "mobile/android", "mobile/swift", "ports/baremetal", "ports/embed.S", "ports/threads_none.c"],
+      exclude: ["CMakeLists.txt", "cli", "cmake", "mobile/README.md", "mobile/android", "mobile/swift", "ports/baremetal", "ports/embed.S", "ports/threads_none.c"],
       sources: ["src", "ports/threads_pthread.c", "mobile/edgepos_mobile.c"],
       publicHeadersPath: "mobile/include",
       cSettings: [.headerSearchPath("include"), .headerSearchPath("ports")]
