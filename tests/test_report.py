@@ -29,6 +29,7 @@ from edgepos.report.metrics import Comparison
 from edgepos.report.page import page
 from edgepos.report.peers import MEASURED, on_the_same_text, read_peers
 from edgepos.report.remembering import Remembering
+from edgepos.report.scores import score_errors
 from edgepos.report.verdict import verdict
 from edgepos.report.windows import Text, read_text, read_texts, text_windows
 from edgepos.resources import tiny_model_dir
@@ -162,7 +163,7 @@ def test_noise_in_one_layer_is_ranked_first(bundle, source):
     noise = np.random.default_rng(3).integers(-12, 13, clean.shape)
     program.arrays[op.tensors[0]] = np.clip(clean + noise, -127, 127).astype(np.int8)
     ids = text_windows(bundle("tiny-rope").tokenizer, read_text(), 64, 512)[0]
-    layers, _ = trace_layers(program, source.model, ids)
+    layers = trace_layers(program, source.model, ids)
     changes = measure_changes(program, source.model, [ids], layers)
     assert changes["matrices"][0]["operators"] == ["layers.3.mlp.up"]
     assert changes["suggestions"][0]["what"].startswith(changes["matrices"][0]["matrix"])
@@ -176,7 +177,7 @@ def test_scores_are_those_of_attention_on_exact_integers(bundle, source):
     """Scores by hand from the rotated integers of the first layer, before any rounding of the cache."""
     program = bundle("tiny-rope").program
     ids = text_windows(bundle("tiny-rope").tokenizer, read_text(), 24, 512)[0]
-    _, rows = trace_layers(program, source.model, ids)
+    rows = score_errors(program, bundle("tiny-rope").session(), source.model, ids)
     assert [row["distance"] for row in rows] == list(range(len(ids)))
     outputs = {}
     GoldenSession(program, len(ids)).eval_int(ids, trace=lambda index, output: outputs.setdefault(program.ops[index].name, (output, program.ops[index].out)))
@@ -209,7 +210,7 @@ def test_finer_weights_are_offered_to_coarse_ones(source):
     """The size that the change is said to cost is what an export with its option has more."""
     coarse, fine = (compile(source, weights=weights) for weights in ("w8", "w8g32"))
     ids = text_windows(tokenizer(source.tokenizer), read_text(), 48, 512)[0]
-    layers, _ = trace_layers(coarse, source.model, ids)
+    layers = trace_layers(coarse, source.model, ids)
     (offered,) = (change for change in measure_changes(coarse, source.model, [ids], layers)["suggestions"] if "for" not in change["flags"])
     assert offered["flags"] == "--weights w8g32" and offered["saves"] > 0
     assert offered["bytes"] == sum(a.nbytes for a in fine.arrays[1:]) - sum(a.nbytes for a in coarse.arrays[1:])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import numpy as np
 import pytest
+from real_models import smollm2_gguf
 from test_cli import edgepos as command
 
 import edgepos
-from edgepos.compiler.options import matrix_formats
+from edgepos.compiler.match import match
+from edgepos.compiler.options import check, check_matrices, matrix_formats
 from edgepos.compiler.pipeline import compile
 from edgepos.errors import EdgePosError, UnsupportedError
 from edgepos.export import load
@@ -88,6 +91,14 @@ def test_formats_that_are_refused(source, given, named):
 def test_options_that_are_refused(text):
     with pytest.raises(EdgePosError, match="--weights-for"):
         matrix_formats([text])
+
+
+def test_the_example_of_the_readme_names_a_matrix_of_every_kind_of_source(root, source, shared):
+    given = matrix_formats(re.findall("--weights-for '(.*?)'", (root / "README.md").read_text("utf-8")))
+    others = [match(load(file).model) for file in (shared / "models/stories260K/stories260K.bin", smollm2_gguf())]
+    for program in (match(source.model), *others):
+        check_matrices(check(weights="w8g32", activations="a16", kv="kv16", context=8, limit=8, weights_for=given), program)
+    assert len(given) == 1
 
 
 def test_options_keep_their_order():

@@ -23,10 +23,12 @@ from .pairs import Pairs, compare_pairs
 from .peers import MEASURED, on_the_same_text, read_peers
 from .provenance import provenance
 from .remembering import Remembering
+from .scores import score_errors
 from .verdict import verdict
 from .windows import WINDOW, Text, first_tokens, text_windows
 
 LAYER_WINDOW = 64
+SCORE_WINDOW = 512
 MOST_TRACED = 8  # images on which formats are tried
 SWAP_TOKENS = 256  # docs/report.md says why
 CALIBRATION_CHARS = 65536  # far more than the tokens of a calibration
@@ -89,7 +91,8 @@ def measure(
     report["verdict"] = verdict(accuracy)
     tell("operators", 0, len(bundle.program.ops))
     one, few = (cut[0], cut) if bundle.image.image_shape else (cut[0][:LAYER_WINDOW], first_tokens(cut, swap_tokens))
-    report["layers"], scores = trace_layers(bundle.program, canonical.model, one, threads)
+    report["layers"] = trace_layers(bundle.program, canonical.model, one, threads)
+    scores = score_errors(bundle.program, session, canonical.model, cut[0] if bundle.image.image_shape else cut[0][:SCORE_WINDOW], threads)
     report["attention"] = {**report.get("attention", {}), "scores": scores}
     report["changes"] = measure_changes(
         bundle.program, canonical.model, few, report["layers"], reference=shared, session=session, kept=canonical.grids or (),

@@ -9,7 +9,6 @@ from ..float_session import FloatSession
 from ..golden import Batch, Machine, image_batch
 from ..golden_session import GoldenSession
 from ..program import NONE, Program
-from .scores import ScoreErrors
 
 
 def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
@@ -22,8 +21,8 @@ def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
     return float(10 * np.log10(signal / noise))
 
 
-def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int = 0) -> tuple[list[dict], list[dict]]:
-    """(one entry per operator with an output, in data-flow order; the attention's score error by distance).
+def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int = 0) -> list[dict]:
+    """One entry per operator with an output, in data-flow order.
 
     An entry: name, op, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window, or an image; the integers are computed by golden,
     whose bits are every engine's. sqnr_db compares with the float graph and holds all errors before; own_sqnr_db is of the operator
@@ -33,7 +32,6 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int
     floats = _floats(program, model, ids, threads)
     session = GoldenSession(program, None if program.image else max(len(ids), 1))
     alone = _Alone(program, floats, ids)
-    scores = ScoreErrors(program, floats)
     entries: list[dict] = []
     before = 0
 
@@ -42,7 +40,6 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int
         op = program.ops[index]
         f = program.values[op.out].f
         reference = floats.get(op.name)
-        scores.see(op, output, session.machine)
         entries.append(
             {
                 "name": op.name,
@@ -57,18 +54,22 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int
         before = session.saturations
 
     (session.embed_image_int if program.image else session.embed_int if program.embedding else session.eval_int)(ids, trace=trace)
-    return entries, scores.rows()
+    return entries
 
 
 def _floats(program: Program, model: ir.Model, ids: list[int], threads: int) -> dict[str, np.ndarray]:
     """Operator name → float values [tokens, width], of those that the float graph has."""
+    last, output = program.ops[-1].name, "embedding" if program.embedding else "logits"
+    floats = float_values(model, [op.name for op in program.ops if op.out != NONE and op.name != last], ids, threads, output)
+    floats.setdefault(last, floats[output])
+    return floats
+
+
+def float_values(model: ir.Model, names: list[str], ids: list[int], threads: int, *outputs: str) -> dict[str, np.ndarray]:
+    """`outputs` and those of the named values that the float graph computes for ids (or an image), [tokens, width]."""
     computed = {node.outputs[0].name for node in model.graph if node.outputs[0].name is not None}
-    last = program.ops[-1].name
-    wanted = [op.name for op in program.ops if op.out != NONE and op.name in computed and op.name != last]
-    output = "embedding" if program.embedding else "logits"
-    floats = FloatSession(with_outputs(model, wanted), threads=threads).values(ids, [output, *wanted])
-    if last not in floats:
-        floats[last] = floats[output]
+    wanted = [name for name in dict.fromkeys(names) if name in computed]
+    floats = FloatSession(with_outputs(model, wanted), threads=threads).values(ids, [*outputs, *wanted]) if wanted or outputs else {}
     return {name: value.reshape(-1, value.shape[-1]) for name, value in floats.items()}
 
 
