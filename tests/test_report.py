@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import html.parser
 import json
 import re
@@ -111,6 +112,28 @@ def test_the_page_has_every_section_and_nothing_from_elsewhere(report):
     words = " ".join(found.words)
     for figure in (report["digest"], f"{report['accuracy']['perplexity']:.4f}", report["provenance"]["model_sha256"], "edgepos report 'a b'", "proven bound"):
         assert figure in words
+
+
+def test_every_number_of_the_page_is_in_the_json(report):
+    """Cells of tables to the last digit, whatever else is written to the digits that are shown; charts are drawn of the same lists."""
+
+    def leaves(value):
+        inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else None
+        return [value] if inner is None else [leaf for part in inner for leaf in leaves(part)]
+
+    values = leaves(report)
+    numbers = np.array([float(value) for value in values if isinstance(value, (int, float))])
+    said = " ".join(map(str, values))
+    body = re.sub(r"<(style|script|svg)\b.*?</\1>", "", page(report), flags=re.DOTALL)
+    cells = [float(value) for value in re.findall(r'data-value="(-?[\d.][^"]*)"', body)]
+    assert len(cells) > 300 and set(cells) <= set(numbers)
+    shown = re.findall(r"(?<![\w.,/-])([-+]?\d[\d,]*(?:\.\d+)?)(e[-+]?\d+)?(%?)(?![\w.])", html.unescape(re.sub("<[^>]+>", " ", body)))
+    assert len(shown) > 500
+    for digits, power, percent in shown:
+        digits = digits.replace(",", "").lstrip("+")
+        unit = 10.0 ** (int(power[1:] or 0) - len(digits.partition(".")[2])) / (100 if percent else 1)
+        scaled = (numbers, numbers / 1e3, numbers / 1e6)  # sizes
+        assert digits in said or min(np.abs(some - float(digits + power) / (100 if percent else 1)).min() for some in scaled) <= 0.51 * unit, (digits, power, percent)
 
 
 def test_a_bundle_that_was_not_measured_has_a_page(bundle):
@@ -264,7 +287,7 @@ def test_both_texts_begin_with_the_prompt(report, bundle):
         assert generation["float"][:at] == generation["integers"][:at]
 
 
-GOOD = {"kl_mean": 0.002, "top1_agreement": 0.97, "perplexity": 10.1, "perplexity_float": 10.0}
+GOOD = {"kl_mean": 0.002, "top1_agreement": 0.97, "perplexity": 10.1, "perplexity_float": 10.0, "perplexity_change": 0.01}
 
 
 @pytest.mark.parametrize(

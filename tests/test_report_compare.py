@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 import warnings
 
 import pytest
@@ -56,14 +60,23 @@ def test_the_page_escapes_and_is_written_whole(tmp_path):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A sweep of two points by the command line: its folder and what it printed."""
+    """A sweep of two points by the command line, killed at its first result and begun again: its folder, that result's file and time, and what it printed."""
     folder = tmp_path_factory.mktemp("sweep") / "out"
-    arguments = ["sweep", tiny_model_dir("tiny-alibi"), "-o", folder, "--weights", "w8g32,w8", "--kv", "kv8", "--max-tokens", 80, "--jobs", 2, "--json"]
-    return folder, arguments, json.loads(edgepos(*arguments).stdout)
+    arguments = ["sweep", tiny_model_dir("tiny-alibi"), "-o", folder, "--weights", "w8g32,w8", "--kv", "kv8", "--max-tokens", 80, "--jobs", 1, "--json"]
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p and os.path.isdir(p))
+    killed = subprocess.Popen([sys.executable, "-m", "edgepos", *map(str, arguments)], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL)
+    while killed.poll() is None and not (done := list(folder.glob("points/*.json"))):
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    (first,) = done
+    written = first.stat().st_mtime_ns
+    return folder, (first, written), json.loads(edgepos(*arguments).stdout)
 
 
 def test_a_sweep_measures_every_point(swept):
-    folder, _, rows = swept
+    folder, (first, written), rows = swept
+    assert first.stat().st_mtime_ns == written, "the killed sweep's result was measured again"
     assert sorted(r["formats"] for r in rows) == ["w8 a16 kv8", "w8g32 a16 kv8"] and all(0 < r["error"] < 0.01 for r in rows)
     assert json.loads((folder / "sweep.json").read_text())["rows"] == rows
     assert sorted(p.name for p in folder.iterdir()) == ["points", "sweep.html", "sweep.json"] and len(list((folder / "points").iterdir())) == 2

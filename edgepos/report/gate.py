@@ -20,7 +20,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Gate:
-    """Limits by key: kl, perplexity and change (perplexity / perplexity_float − 1) fail above theirs, top1, cosine and nearest below."""
+    """Limits by key: kl, perplexity and change (of perplexity) fail above theirs, top1, cosine and nearest below."""
 
     limits: dict[str, float]
 
@@ -46,8 +46,6 @@ class Gate:
         for key, limit in self.limits.items():
             figure, small = KEYS[key]
             value = accuracy.get(figure)
-            if key == "change" and "perplexity" in accuracy:
-                value = accuracy["perplexity"] / accuracy["perplexity_float"] - 1
             if value is None:
                 raise EdgePosError(f"--fail-above: {name} has no figure {key}; it has {', '.join(k for k, (f, _) in KEYS.items() if f in accuracy) or 'none'}")
             if not (value <= limit if small else value >= limit):

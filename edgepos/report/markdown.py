@@ -39,11 +39,10 @@ def accuracy_rows(a: dict) -> list[tuple[str, str]]:
             (f"saturations in these {one}s", str(a["saturations"])),
             *([("rank correlation with the labels", labels_line(a["labels"]))] if "labels" in a else []),
         ]
-    change = a["perplexity"] / a["perplexity_float"] - 1
     return [
         ("text", f"{a['text']}, {a['tokens']} predictions"),
         ("perplexity, float model", f"{a['perplexity_float']:.4f}"),
-        ("perplexity, integers", f"{a['perplexity']:.4f} ({change:+.3%})"),
+        ("perplexity, integers", f"{a['perplexity']:.4f} ({a['perplexity_change']:+.3%})"),
         ("KL divergence, mean", f"{a['kl_mean']:.3g} ± {a['kl_standard_error']:.1g} nats"),
         ("KL divergence, 99th percentile", f"{a['kl_p99']:.3g} nats"),
         ("same first choice", f"{a['top1_agreement']:.2%}"),

@@ -78,6 +78,7 @@ class Comparison:
             "tokens": len(kl),
             "perplexity_float": float(np.exp(nll_float.mean())),
             "perplexity": float(np.exp(nll.mean())),
+            "perplexity_change": float(np.expm1(nll.mean() - nll_float.mean())),
             "nats_per_token_float": float(nll_float.mean()),
             "nats_per_token": float(nll.mean()),
             "kl_mean": float(kl.mean()),
