@@ -79,7 +79,7 @@ static inline int ep_kv_wide(const ep_session *s) {
 }
 
 /* Whether it is in blocks. */
-static inline int ep_kv_blocks(const ep_session *s) { return EP_HAS_BLOCKS && s->kernels.blocks; }
+#define ep_kv_blocks(s) (EP_HAS_BLOCKS && (s)->kernels.blocks) /* a constant where there are none: nothing of theirs is linked, without an optimizer too */
 
 /* One vector into a cache in blocks, or keys, at index `at` of the scales. */
 void ep_blocks_store(const ep_session *s, void *data, void *scales, size_t at, const int32_t *x, int32_t dim, int keys);
