@@ -13,7 +13,7 @@ from test_export_onnx_spellings import (
 )  # fmt: skip
 
 from edgepos.compiler.steps import Act
-from edgepos.errors import UnsupportedError
+from edgepos.errors import FormatError, UnsupportedError
 from edgepos.export import load
 from edgepos.export.onnx_in import rope_rules
 from edgepos.export.onnx_in.rope_tables import _measured
@@ -125,6 +125,16 @@ def test_one_changed_row_of_a_rounded_table_is_refused(tmp_path):
             table[80] += np.float16(0.01)
             weight.CopyFrom(numpy_helper.from_array(table, weight.name))
     with pytest.raises(UnsupportedError, match=r"node 'n\d+_MatMul' \(MatMul\): its cosine at position 80, pair 0 is .*, where theta 10000 \(half\) gives"):
+        load(save(model, tmp_path))
+
+
+@pytest.mark.parametrize("to", [999, -1, 2**40])
+def test_a_cast_to_no_type_is_refused(to, tmp_path):
+    model = halved(decoder(), TensorProto.FLOAT16)
+    last = model.graph.node[-1]
+    model.graph.node.append(helper.make_node("Cast", ["uncast"], [last.output[0]], to=to))
+    last.output[0] = "uncast"
+    with pytest.raises(FormatError, match=rf"\(Cast\): its inputs or attributes do not fit together \({to} is not"):
         load(save(model, tmp_path))
 
 

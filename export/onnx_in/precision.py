@@ -54,7 +54,7 @@ def widen(model: ir.Model) -> None:
             for name, attribute in list(node.attributes.items()):
                 if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in ROUNDING:
                     node.attributes[name] = ir.AttrTensor(name, Widened(attribute.value))
-                elif attribute.type == ir.AttributeType.INT and name in TYPE_ATTRIBUTES and ir.DataType(attribute.value) in ROUNDING:
+                elif attribute.type == ir.AttributeType.INT and name in TYPE_ATTRIBUTES and attribute.value in ROUNDING:
                     node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
 
 
