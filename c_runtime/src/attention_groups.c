@@ -42,22 +42,29 @@ static void score_tile(part *p, int32_t h, int32_t heads, int32_t slot, int32_t 
   const ep_query *a = &p->query;
   const ep_kernels *kernels = &a->s->kernels;
   const ep_group_room *room = &a->lane->group;
-  int32_t dim = a->layer->k_dim, padded = (dim + 3) & ~3, m = a->op[EP_O_P0 + 2], shift = a->op[EP_O_P0 + 3], wide = ep_kv_wide(a->s);
-  int32_t blocks = (n + BLOCK - 1) / BLOCK;
-  size_t at = ep_slot(a->layer, p->kv, slot), seen = at + (size_t)skip;
+  int32_t dim = a->layer->k_dim, padded = (dim + 3) & ~3, m = a->op[EP_O_P0 + 2], blocks = (n + BLOCK - 1) / BLOCK, wide = ep_kv_wide(a->s);
+  int32_t *sigma = p->scores + (size_t)h * p->stride + (slot - p->base);
+  const int32_t *shifts = room->shifts + h;
   const int16_t *q = room->q + h * dim;
+  size_t at = ep_slot(a->layer, p->kv, slot);
+  const int16_t *k16 = (const int16_t *)a->layer->k + at * (size_t)padded;
+  const int8_t *k8 = (const int8_t *)a->layer->k + at * (size_t)padded;
+  const uint8_t *sk = (const uint8_t *)a->layer->k_scales + at;
+  const int32_t *ak = (const int32_t *)a->layer->k_scales + at;
   uint64_t count = 0;
+  if (wide ? kernels->sigmas_kv16(sigma, p->stride, q, k16, sk, m, shifts, dim, heads, n)
+           : kernels->sigmas_kv8(sigma, p->stride, q, k8, ak, m, shifts, dim, heads, n))
+    return;
   if (wide)
-    kernels->scores_kv16(room->acc, q, (const int16_t *)a->layer->k + at * (size_t)padded, dim, heads, blocks);
+    kernels->scores_kv16(room->acc, q, k16, dim, heads, blocks);
   else
-    kernels->scores_kv8(room->acc, q, (const int8_t *)a->layer->k + at * (size_t)padded, dim, heads, blocks);
-  for (int32_t i = 0; i < heads; i++) {
-    int32_t *sigma = p->scores + (size_t)(h + i) * p->stride + (slot - p->base) + skip, less = shift - room->shifts[h + i];
+    kernels->scores_kv8(room->acc, q, k8, dim, heads, blocks);
+  for (int32_t i = 0; i < heads; i++, sigma += p->stride) {
     const int64_t *dot = room->acc + i * EP_GROUP_KEYS + skip;
     if (wide)
-      kernels->scale_kv16(sigma, dot, (const uint8_t *)a->layer->k_scales + seen, m, less, n - skip, &count);
+      kernels->scale_kv16(sigma + skip, dot, sk + skip, m, shifts[i], n - skip, &count);
     else
-      kernels->scale_kv8(sigma, dot, (const int32_t *)a->layer->k_scales + seen, m, less, n - skip, &count);
+      kernels->scale_kv8(sigma + skip, dot, ak + skip, m, shifts[i], n - skip, &count);
   }
   a->lane->saturations += count;
 }
@@ -67,7 +74,7 @@ static void score(part *p) {
   const ep_group_room *room = &a->lane->group;
   int32_t dim = a->layer->k_dim, group = p->group;
   const int32_t *x = ep_value(a->s, a->op[EP_O_IN0], p->token) + p->kv * group * dim;
-  for (int32_t h = 0; h < group; h++) room->shifts[h] = a->s->kernels.narrow16(room->q + h * dim, x + h * dim, dim);
+  for (int32_t h = 0; h < group; h++) room->shifts[h] = a->op[EP_O_P0 + 3] - a->s->kernels.narrow16(room->q + h * dim, x + h * dim, dim);
   for (int32_t slot = p->base; slot < p->to; slot += EP_GROUP_KEYS) {
     int32_t n = p->to - slot < EP_GROUP_KEYS ? p->to - slot : EP_GROUP_KEYS;
     for (int32_t h = 0; h < group; h += EP_GROUP)

@@ -16,7 +16,7 @@ typedef struct ep_group_room {
   int64_t *mixed;  /* [heads][v_dim] */
   int32_t *scores; /* max(group * (slots + 16), heads * (slots / threads + 48)) */
   int16_t *q;      /* [group][k_dim] */
-  int32_t *shifts; /* [group], of q */
+  int32_t *shifts; /* [group], score_shift - sq */
   int32_t *tops;   /* [heads], largest scores; then the largest scale of each KV head */
   uint64_t *sums;  /* [heads], of weights */
 } ep_group_room;

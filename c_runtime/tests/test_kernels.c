@@ -19,6 +19,8 @@ static ep_kernels generic, fast;
 
 static int32_t below(int32_t n) { return (int32_t)(draw(&state) % (uint64_t)n); }
 
+static int32_t draw32(int bits) { return (int32_t)((int64_t)draw(&state) >> 32) >> (32 - bits); }
+
 static void *room(size_t bytes) {
   void *p = malloc(bytes ? bytes : 1);
   if (!p) exit(1);
@@ -215,6 +217,40 @@ static void compare_group_scores(int32_t dim, int32_t heads, int32_t blocks, int
   free(q), free(k), free(k8), free(of16), free(of8), free(want), free(got);
 }
 
+/* The shifts are those that models have, or any: sigmas are refused where saturation is near, else they are what scores and scales give. */
+static int compare_sigmas(int32_t dim, int32_t heads, int32_t n, int way) {
+  size_t width = (size_t)dim, blocks = ((size_t)n + 15) / 16, all = 16 * blocks, queries = (size_t)heads, stride = all + (size_t)below(5);
+  int16_t *q = numbers16((int16_t *)room(width * queries * 2), width * queries, way % WAYS, LARGEST);
+  int16_t *k = numbers16((int16_t *)room(width * all * 2), width * all, way / WAYS, LARGEST);
+  int8_t *k8 = (int8_t *)room(width * all);
+  uint8_t *less = (uint8_t *)room(all);
+  int32_t *a = (int32_t *)room(all * 4), *got = (int32_t *)room(((queries - 1) * stride + all) * 4), shifts[EP_GROUP], m = draw32(32);
+  int32_t *want = (int32_t *)room(all * 4), near = below(3), bits = 1 + below(31), taken;
+  int64_t *dots = (int64_t *)room(queries * EP_GROUP_KEYS * 8);
+  uint64_t count = 0;
+  for (size_t i = 0; i < width * all; i++) k8[i] = (int8_t)number(way / WAYS, -127, 127);
+  for (size_t j = 0; j < all; j++) less[j] = (uint8_t)(j < (size_t)n ? 11 + below(4) : 255), a[j] = draw32(bits) & INT32_MAX;
+  for (size_t j = 0; j < all && near == 2; j++) less[j] = (uint8_t)below(18);
+  void *of16 = in_blocks(k, width, all, 2, 1), *of8 = in_blocks(k8, width, all, 1, 1);
+  if (below(8)) m = below(2) ? INT32_MAX : m & INT32_MAX;
+  for (int32_t h = 0; h < heads; h++) shifts[h] = (near ? 48 + below(10) : 30 + below(80)) + (near == 2 ? below(9) : 0);
+  taken = fast.sigmas_kv16(got, stride, q, (const int16_t *)of16, less, m, shifts, dim, heads, n);
+  fast.scores_kv16(dots, q, (const int16_t *)of16, dim, heads, (int32_t)blocks);
+  for (size_t h = 0; h < queries && taken; h++) {
+    generic.scale_kv16(want, dots + h * EP_GROUP_KEYS, less, m, shifts[h], n, &count);
+    CHECK(memcmp(want, got + h * stride, (size_t)n * 4) == 0 && count == 0);
+  }
+  for (int32_t h = 0; h < heads; h++) shifts[h] = 30 + below(70);
+  int taken8 = fast.sigmas_kv8(got, stride, q, (const int8_t *)of8, a, m, shifts, dim, heads, n);
+  fast.scores_kv8(dots, q, (const int8_t *)of8, dim, heads, (int32_t)blocks);
+  for (size_t h = 0; h < queries && taken8; h++) {
+    generic.scale_kv8(want, dots + h * EP_GROUP_KEYS, a, m, shifts[h], n, &count);
+    CHECK(memcmp(want, got + h * stride, (size_t)n * 4) == 0 && count == 0);
+  }
+  free(q), free(k), free(k8), free(less), free(a), free(got), free(want), free(dots), free(of16), free(of8);
+  return taken + taken8;
+}
+
 /* bits: of the weights, which decide how many pieces a kernel needs. */
 static void compare_group_mixes(int32_t dim, int32_t heads, int32_t blocks, int bits, int way) {
   size_t width = (size_t)dim, n = 16 * (size_t)blocks, group = (size_t)heads, stride = n + (size_t)below(9), bytes = width * group * 8;
@@ -246,6 +282,10 @@ static void test_groups(void) {
       compare_group_scores(sizes[i], 1 + below(EP_GROUP), 1 + below(EP_GROUP_KEYS / 16), way);
       compare_group_mixes(sizes[i], 1 + below(EP_GROUP), 1 + below(9), 1 + below(30), way);
     }
+  int taken = 0;
+  for (int i = 0; i < 3000; i++)
+    taken += compare_sigmas(2 + below(i % 4 ? 126 : 511), 1 + i % EP_GROUP, 1 + below(EP_GROUP_KEYS), i % 3 ? i % (WAYS * WAYS) : RANDOM);
+  CHECK(taken > 1000);
   for (int i = 0; i < 300; i++) {
     int way = i % 3 ? i % (WAYS * WAYS) : RANDOM;
     compare_group_scores(64, 1 + i % EP_GROUP, 1 + i / EP_GROUP % 8, way);
@@ -266,8 +306,6 @@ static void test_attention(void) {
 }
 
 /* ---- rounding --------------------------------------------------------------------------------------------------- */
-
-static int32_t draw32(int bits) { return (int32_t)((int64_t)draw(&state) >> 32) >> (32 - bits); }
 
 static void test_quant8g32(void) {
   for (int i = 0; i < 20000 / EP_TEST_PART; i++) {

@@ -4,9 +4,9 @@
 
 #ifdef EP_HAS_AVX512
 
-enum { AHEAD = 4096 }; /* bytes that are asked for before they are needed */
+enum { AHEAD = 8192 }; /* bytes that are asked for before they are needed */
 
-INLINE void ask(const void *p) { _mm_prefetch((const char *)p + AHEAD, _MM_HINT_T0); }
+INLINE void ask(const void *p) { _mm_prefetch((const char *)p + AHEAD, _MM_HINT_T1); }
 INLINE __m512i widened(__m512i v, int half) {
   return _mm512_cvtepi32_epi64(half ? _mm512_extracti64x4_epi64(v, 1) : _mm512_castsi512_si256(v));
 }
@@ -39,8 +39,54 @@ INLINE void take_query(queries *to, size_t h, const int16_t *q, size_t n) {
   to->start[h] = (sum >> 1) - 128 * sum;
 }
 
+/* What becomes of sums: dots[h * EP_GROUP_KEYS + j], added to what is there where `more`, or sigma[h * stride + j] with m and a shift of
+ * each head, and of a key what is less or its factor. */
+typedef struct result {
+  int64_t *dots;
+  int32_t *sigma;
+  size_t stride;
+  const uint8_t *less;
+  const int32_t *factors;
+  int32_t m, highest, shifts[QUERIES]; /* highest: of the shifts */
+} result;
+
+INLINE result at_block(const result *to, size_t b) {
+  result next = *to;
+  if (to->dots) next.dots += 16 * b;
+  if (to->sigma) next.sigma += 16 * b;
+  if (to->less) next.less += 16 * b;
+  if (to->factors) next.factors += 16 * b;
+  return next;
+}
+
+INLINE __m512i even(__m512i v) { return _mm512_srai_epi64(_mm512_slli_epi64(v, 32), 32); } /* dwords widened to 64 bits; of odd ones: */
+INLINE __m512i uneven(__m512i v) { return _mm512_srai_epi64(v, 32); }
+INLINE __m512i joined(__m512i low, __m512i high) { return _mm512_mask_mov_epi32(low, 0xaaaa, _mm512_slli_epi64(high, 32)); }
+
+/* requant(dot, m, n) for |dot| <= 2^50, 32 <= n <= 52, m >= 0 and results of 32 bits; factor: m * 2^(53 - n), below 2^52. With 52 bits of a
+ * product above 52 others, floor((dot + 2^51) * factor / 2^52) is floor(dot * m / 2^(n - 1)) + factor / 2. */
+INLINE __m512i requant52(__m512i dot, __m512i factor) {
+  __m512i less = _mm512_sub_epi64(_mm512_set1_epi64(1), _mm512_srli_epi64(factor, 1));
+  return _mm512_srai_epi64(_mm512_madd52hi_epu64(less, _mm512_add_epi64(dot, _mm512_set1_epi64((int64_t)1 << 51)), factor), 1);
+}
+
+/* m * 2^(53 - n) of sixteen keys for the head with the highest shift, even and odd ones; for others it is that times a power of two. */
+INLINE void factors16(__m512i to[2], const result *out, const uint8_t *less) {
+  const __m512i m = _mm512_set1_epi64(out->m), dwords = _mm512_set1_epi64((int64_t)0xffffffff);
+  __m512i by = _mm512_add_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)less)), _mm512_set1_epi32(53 - out->highest));
+  to[0] = _mm512_sllv_epi64(m, _mm512_and_si512(by, dwords));
+  to[1] = _mm512_sllv_epi64(m, odd(by));
+}
+
+INLINE __m512i sigma16(__m512i high, __m512i rest, const __m512i factors[2], int32_t more) {
+  __m128i by = _mm_cvtsi32_si128(more);
+  __m512i low = _mm512_add_epi64(_mm512_srai_epi64(_mm512_slli_epi64(high, 32), 16), even(rest));
+  __m512i top = _mm512_add_epi64(_mm512_slli_epi64(uneven(high), 16), uneven(rest));
+  return joined(requant52(low, _mm512_sll_epi64(factors[0], by)), requant52(top, _mm512_sll_epi64(factors[1], by)));
+}
+
 /* `heads` queries against the keys of `blocks` blocks. */
-INLINE void dots16(int64_t *out, const queries *q, const int16_t *k, size_t stride, size_t n, int heads, int blocks, int more) {
+INLINE void dots16(const result *out, const queries *q, const int16_t *k, size_t stride, size_t n, int heads, int blocks, int scaled, int more) {
   const __m512i odd_bytes = _mm512_set1_epi16((short)0xff00), sign = _mm512_set1_epi8((char)0x80);
   __m512i all[4][4], high[4][4];
   UNROLL for (int h = 0; h < heads; h++) {
@@ -71,11 +117,17 @@ INLINE void dots16(int64_t *out, const queries *q, const int16_t *k, size_t stri
       }
     }
   }
+  __m512i factors[4][2];
+  UNROLL for (int b = 0; b < blocks && scaled; b++) factors16(factors[b], out, out->less + 16 * b);
   UNROLL for (int h = 0; h < heads; h++) {
     UNROLL for (int b = 0; b < blocks; b++) {
       __m512i rest = _mm512_sub_epi32(all[h][b], _mm512_slli_epi32(high[h][b], 16));
+      if (scaled) {
+        store(out->sigma + (size_t)h * out->stride + 16 * b, sigma16(high[h][b], rest, factors[b], out->highest - out->shifts[h]));
+        continue;
+      }
       UNROLL for (int half = 0; half < 2; half++) {
-        int64_t *to = out + h * EP_GROUP_KEYS + 16 * b + 8 * half;
+        int64_t *to = out->dots + h * EP_GROUP_KEYS + 16 * b + 8 * half;
         __m512i sum = _mm512_add_epi64(_mm512_slli_epi64(widened(high[h][b], half), 16), widened(rest, half));
         store(to, more ? _mm512_add_epi64(sum, load(to)) : sum);
       }
@@ -83,26 +135,63 @@ INLINE void dots16(int64_t *out, const queries *q, const int16_t *k, size_t stri
   }
 }
 
-INLINE void part16(int64_t *out, const queries *q, const int16_t *k, size_t stride, size_t n, size_t blocks, int heads, int more) {
+INLINE void part16(const result *out, const queries *q, const int16_t *k, size_t stride, size_t n, size_t blocks, int heads, int scaled, int more) {
   const int most = heads == 1 ? 4 : heads < 4 ? 2 : 1;
-  size_t b = 0;
-  for (; b + (size_t)most <= blocks; b += (size_t)most) dots16(out + 16 * b, q, k + b * stride, stride, n, heads, most, more);
-  for (; b < blocks && most > 1; b++) dots16(out + 16 * b, q, k + b * stride, stride, n, heads, 1, more);
+  for (size_t b = 0; b < blocks;) {
+    result here = at_block(out, b);
+    if (b + (size_t)most <= blocks) {
+      dots16(&here, q, k + b * stride, stride, n, heads, most, scaled, more);
+      b += (size_t)most;
+    } else {
+      dots16(&here, q, k + b * stride, stride, n, heads, 1, scaled, more);
+      b++;
+    }
+  }
 }
 
-AVX512 static void scores_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, int32_t blocks) {
+INLINE void all16(const result *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, size_t blocks, int scaled) {
   queries x;
   size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;
   for (size_t from = 0; from < width; from += PART) {
     size_t n = padded - from < PART ? padded - from : PART;
     for (size_t h = 0; h < (size_t)heads; h++) take_query(&x, h, q + h * width + from, width - from < n ? width - from : n);
     switch (heads) {
-      case 1: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 1, from > 0); break;
-      case 2: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 2, from > 0); break;
-      case 3: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 3, from > 0); break;
-      default: part16(out, &x, k + 16 * from, 16 * padded, n, (size_t)blocks, 4, from > 0);
+      case 1: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 1, scaled, from > 0); break;
+      case 2: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 2, scaled, from > 0); break;
+      case 3: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 3, scaled, from > 0); break;
+      default: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 4, scaled, from > 0);
     }
   }
+}
+
+AVX512 static void scores_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, int32_t blocks) {
+  const result dots = {.dots = out};
+  all16(&dots, q, k, dim, heads, (size_t)blocks, 0);
+}
+
+AVX512 static int32_t sigmas_kv16(int32_t *y, size_t stride, const int16_t *q, const int16_t *k, const uint8_t *less, int32_t m,
+                                  const int32_t *shifts, int32_t dim, int32_t heads, int32_t n) {
+  result to = {.sigma = y, .stride = stride, .less = less, .m = m};
+  int32_t lowest = INT32_MAX, highest = INT32_MIN;
+  for (int32_t h = 0; h < heads; h++) {
+    to.shifts[h] = shifts[h];
+    if (shifts[h] < lowest) lowest = shifts[h];
+    if (shifts[h] > highest) highest = shifts[h];
+  }
+  to.highest = highest;
+  __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi8(-1);
+  for (int32_t j = 0; j < n; j += 64) {
+    __mmask64 there = first((size_t)(n - j));
+    most = _mm512_mask_max_epu8(most, there, most, _mm512_maskz_loadu_epi8(there, less + j));
+    least = _mm512_mask_min_epu8(least, there, least, _mm512_maskz_loadu_epi8(there, less + j));
+  }
+  /* |q . k| < 2^(30 + bits of dim), so that times m < 2^31 and over 2^n it is at most 2^30 */
+  int32_t care = lowest - 31 - ep_bitlen((uint64_t)(dim - 1)), wide = highest - 52;
+  if (dim > PART || m < 0 || care < 0 || wide > 255) return 0;
+  if (_mm512_cmpgt_epu8_mask(most, _mm512_set1_epi8((char)(care < 255 ? care : 255)))) return 0;
+  if (wide > 0 && _mm512_cmplt_epu8_mask(least, _mm512_set1_epi8((char)wide))) return 0;
+  all16(&to, q, k, dim, heads, (size_t)(n + 15) / 16, 1);
+  return 1;
 }
 
 /* ---- scores, kv8 ------------------------------------------------------------------------------------------------- */
@@ -124,7 +213,13 @@ INLINE void take_query8(queries8 *to, size_t h, const int16_t *q, size_t n) {
   to->start[h] = -128 * _mm512_reduce_add_epi32(sums);
 }
 
-INLINE void dots8(int64_t *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, int heads, int blocks) {
+/* requant(dot * a, m, n) of sixteen for m >= 0, 33 <= n <= 96 and results of 32 bits: see rounded. */
+INLINE __m512i sigma8(__m512i dot, __m512i a, int32_t m, int32_t shift) {
+  const __m512i factor = _mm512_set1_epi32(m), less = _mm512_set1_epi64((int64_t)shift - 33);
+  return joined(rounded(_mm512_mul_epi32(dot, a), 0, factor, less), rounded(_mm512_mul_epi32(odd(dot), odd(a)), 0, factor, less));
+}
+
+INLINE void dots8(const result *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, int heads, int blocks, int scaled) {
   const __m512i sign = _mm512_set1_epi8((char)0x80);
   __m512i low[4][4], high[4][4];
   UNROLL for (int h = 0; h < heads; h++) {
@@ -155,29 +250,60 @@ INLINE void dots8(int64_t *out, const queries8 *q, const int8_t *k, size_t strid
   UNROLL for (int h = 0; h < heads; h++) {
     UNROLL for (int b = 0; b < blocks; b++) {
       __m512i sum = _mm512_add_epi32(low[h][b], _mm512_slli_epi32(high[h][b], 8));
-      store(out + h * EP_GROUP_KEYS + 16 * b, widened(sum, 0));
-      store(out + h * EP_GROUP_KEYS + 16 * b + 8, widened(sum, 1));
+      if (scaled) {
+        store(out->sigma + (size_t)h * out->stride + 16 * b, sigma8(sum, load(out->factors + 16 * b), out->m, out->shifts[h]));
+        continue;
+      }
+      store(out->dots + h * EP_GROUP_KEYS + 16 * b, widened(sum, 0));
+      store(out->dots + h * EP_GROUP_KEYS + 16 * b + 8, widened(sum, 1));
     }
   }
 }
 
-INLINE void all8(int64_t *out, const queries8 *q, const int8_t *k, size_t n, size_t blocks, int heads) {
+INLINE void part8(const result *out, const queries8 *q, const int8_t *k, size_t n, size_t blocks, int heads, int scaled) {
   const int most = heads == 1 ? 4 : 2;
-  size_t b = 0, stride = 16 * n;
-  for (; b + (size_t)most <= blocks; b += (size_t)most) dots8(out + 16 * b, q, k + b * stride, stride, n, heads, most);
-  for (; b < blocks; b++) dots8(out + 16 * b, q, k + b * stride, stride, n, heads, 1);
+  for (size_t b = 0, stride = 16 * n; b < blocks;) {
+    result here = at_block(out, b);
+    if (b + (size_t)most <= blocks) {
+      dots8(&here, q, k + b * stride, stride, n, heads, most, scaled);
+      b += (size_t)most;
+    } else {
+      dots8(&here, q, k + b * stride, stride, n, heads, 1, scaled);
+      b++;
+    }
+  }
 }
 
-AVX512 static void scores_kv8(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, int32_t blocks) {
+INLINE void all8(const result *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, size_t blocks, int scaled) {
   queries8 x;
   size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;
   for (size_t h = 0; h < (size_t)heads; h++) take_query8(&x, h, q + h * width, width);
   switch (heads) {
-    case 1: all8(out, &x, k, padded, (size_t)blocks, 1); break;
-    case 2: all8(out, &x, k, padded, (size_t)blocks, 2); break;
-    case 3: all8(out, &x, k, padded, (size_t)blocks, 3); break;
-    default: all8(out, &x, k, padded, (size_t)blocks, 4);
+    case 1: part8(out, &x, k, padded, blocks, 1, scaled); break;
+    case 2: part8(out, &x, k, padded, blocks, 2, scaled); break;
+    case 3: part8(out, &x, k, padded, blocks, 3, scaled); break;
+    default: part8(out, &x, k, padded, blocks, 4, scaled);
   }
+}
+
+AVX512 static void scores_kv8(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, int32_t blocks) {
+  const result dots = {.dots = out};
+  all8(&dots, q, k, dim, heads, (size_t)blocks, 0);
+}
+
+AVX512 static int32_t sigmas_kv8(int32_t *y, size_t stride, const int16_t *q, const int8_t *k, const int32_t *a, int32_t m,
+                                 const int32_t *shifts, int32_t dim, int32_t heads, int32_t n) {
+  result to = {.sigma = y, .stride = stride, .factors = a, .m = m};
+  __m512i most = _mm512_setzero_si512();
+  for (int32_t j = 0; j < n; j += 16) most = _mm512_max_epi32(most, _mm512_maskz_loadu_epi32((__mmask16)first((size_t)(n - j)), a + j));
+  /* |q . k| < 2^(22 + bits of dim), so that times a and m < 2^31 and over 2^n it is at most 2^30 */
+  int32_t least = 23 + ep_bitlen((uint64_t)(dim - 1)) + ep_bitlen((uint64_t)_mm512_reduce_max_epi32(most));
+  for (int32_t h = 0; h < heads; h++) {
+    to.shifts[h] = shifts[h];
+    if (m < 0 || shifts[h] > 96 || shifts[h] < 33 || shifts[h] < least) return 0;
+  }
+  all8(&to, q, k, dim, heads, (size_t)(n + 15) / 16, 1);
+  return 1;
 }
 
 /* ---- mixing ------------------------------------------------------------------------------------------------------ */
@@ -361,6 +487,8 @@ void ep_avx512_blocks(ep_kernels *table) {
   table->blocks = 1;
   table->scores_kv16 = EP_KERNEL(EP_FEATURE_KV16, scores_kv16);
   table->scores_kv8 = EP_KERNEL(EP_FEATURE_KV8, scores_kv8);
+  table->sigmas_kv16 = EP_KERNEL(EP_FEATURE_KV16, sigmas_kv16);
+  table->sigmas_kv8 = EP_KERNEL(EP_FEATURE_KV8, sigmas_kv8);
   table->mixes_kv16 = EP_KERNEL(EP_FEATURE_KV16, mixes_kv16);
   table->mixes_kv8 = EP_KERNEL(EP_FEATURE_KV8, mixes_kv8);
 }

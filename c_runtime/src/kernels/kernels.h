@@ -86,6 +86,12 @@ typedef struct ep_kernels {
   int32_t blocks;
   void (*scores_kv16)(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, int32_t blocks);
   void (*scores_kv8)(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, int32_t blocks);
+  /* y[h * stride + j] = what scale_kv16 and scale_kv8 make of them with shifts[h], for whole blocks, of which n slots are there. They
+   * return 0, with nothing done, where the numbers would need more care than is worth while here. */
+  int32_t (*sigmas_kv16)(int32_t *y, size_t stride, const int16_t *q, const int16_t *k, const uint8_t *less, int32_t m, const int32_t *shifts,
+                         int32_t dim, int32_t heads, int32_t n);
+  int32_t (*sigmas_kv8)(int32_t *y, size_t stride, const int16_t *q, const int8_t *k, const int32_t *a, int32_t m, const int32_t *shifts,
+                        int32_t dim, int32_t heads, int32_t n);
   void (*mixes_kv16)(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, int32_t dim, int32_t heads, int32_t n);
   void (*mixes_kv8)(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, int32_t dim, int32_t heads, int32_t n);
   /* y[j] = requant(dot[j], m, shift - less[j]), or of dot[j] * a[j], a >= 0; |dot| < 2^40, below 2^31 for kv8. */
