@@ -91,7 +91,8 @@ def test_one_binary_starts_on_every_x86(tmp_path):
     require("gcc", "qemu-x86_64")
     runtime = c_runtime_dir()
     sources = [*build.library_sources(runtime), ROOT / "c_runtime" / "tests" / "test_kernels.c"]
-    objects = build.compile_objects("gcc", sources, [runtime / "include", runtime / "src"], ["-O2"], tmp_path)
+    # A few of the cases: the program itself runs them all on this processor.
+    objects = build.compile_objects("gcc", sources, [runtime / "include", runtime / "src"], ["-O2", "-DEP_TEST_PART=47"], tmp_path)
     done = tools.run(["gcc", "-static", *objects, "-o", tmp_path / "test_kernels"], 60)
     assert done.returncode == 0, done.stderr
     for processor, kernels in (("qemu64", ""), ("Nehalem", ""), ("max", "avx2")):
