@@ -104,7 +104,7 @@ MUTATIONS = (
     Mutation("golden increments without the carry of octaves", "edgepos/fixedpoint.py", "return 2 * total + k * increment_constants()[0]", "return 2 * total", INCREMENT_TESTS),
     # Attention.
     Mutation("GQA head map swapped", _SRC + "attention.c", "h / (heads / l->heads)", "h % l->heads"),
-    Mutation("a query does not see itself", _SRC + "attention.c", "slot + 1", "(slot ? slot : 1)"),
+    Mutation("a query does not see itself", _SRC + "attention.h", "op[EP_O_P0 + 7] ? n : t + 1", "op[EP_O_P0 + 7] ? n : t + !(s->length + t)"),
     Mutation("kv8 scales are not folded", _SRC + "kernels/requant_each.h", "p[j] = EP_REQUANT((int64_t)p[j] * a[j], m, shift, &never)", "p[j] = EP_REQUANT((int64_t)p[j] * a[0], m, shift, &never)"),
     Mutation("kv16 shifts are not folded", _SRC + "kernels/generic.c", "p[j] = (int32_t)ep_rshift_round(p[j], most - s[j])", "(void)s"),
     Mutation("ALiBi of another head", _SRC + "attention.c", "[a->head]", "[a->head ? a->head - 1 : 1]"),
