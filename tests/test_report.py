@@ -246,6 +246,10 @@ def test_intervals_hold_the_mean_as_often_as_they_say():
         low, high = intervals.interval(intervals.resampled_means(rng.exponential(2.0, 64 * 40))[0])
         held += low <= 2.0 <= high
     assert 0.88 <= held / 200 <= 0.99
+    short = [rng.exponential(2.0, 64 * 6) for _ in range(200)]  # six blocks: without Student's t about 85 % are held
+    held = sum(low <= 2.0 <= high for low, high in (intervals.interval(intervals.resampled_means(x)[0]) for x in short))
+    assert 0.9 <= held / 200 <= 0.99
+    assert intervals.interval(intervals.resampled_means(np.arange(200) < 3)[0])[0] == 0  # no mean is outside the numbers
     assert intervals.resampled_means(np.ones(100)) is None
 
 
@@ -303,7 +307,7 @@ def test_the_gate(limits, named):
         gate.check({"m": GOOD})
 
 
-@pytest.mark.parametrize("limits", ["", "kl", "kl=", "kl=x", "kl=nan", "kl=inf", "speed=1", "kl=1,kl=2", "kl=1,,top1=1"])
+@pytest.mark.parametrize("limits", ["", "kl", "kl=", "kl=x", "kl=nan", "kl=inf", "speed=1", "kl=1,kl=2", "kl=1,,top1=1", "kl=-0.1", "top1=95", "cosine=1.1", "perplexity=0.9", "change=-2"])
 def test_a_gate_that_means_nothing_is_refused(limits):
     with pytest.raises(EdgePosError, match="--fail-above"):
         Gate.of(limits)

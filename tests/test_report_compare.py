@@ -144,6 +144,6 @@ def test_compare_on_the_command_line(tmp_path):
     assert "kl is" in gate.stderr and (made / "report.html").stat().st_size > 50_000
     (row,) = json.loads(edgepos("compare", made, "-o", tmp_path / "c.html", "--json", "--fail-above", "top1=0.5").stdout)
     assert row["label"] == "a.edgepos" and row["best"]
-    edgepos("compare", made, "--fail-above", "top1=1.1", expect=3)
+    edgepos("compare", made, "--fail-above", "kl=0", expect=3)
     assert "--fail-above" in edgepos("compare", made, "--fail-above", "speed=1", expect=1).stderr
     assert "--kv" in edgepos("sweep", made, "-o", tmp_path / "s", "--kv", "kv4", expect=1).stderr

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from ..errors import EdgePosError, GateError
 
-# key → (what of the accuracy section, whether smaller is better)
+# key → (what of the accuracy section, whether smaller is better, the values that it can have)
 KEYS = {
-    "kl": ("kl_mean", True),
-    "perplexity": ("perplexity", True),
-    "change": ("perplexity_change", True),
-    "top1": ("top1_agreement", False),
-    "cosine": ("cosine_mean", False),
-    "nearest": ("nearest_agreement", False),
+    "kl": ("kl_mean", True, 0, math.inf),
+    "perplexity": ("perplexity", True, 1, math.inf),
+    "change": ("perplexity_change", True, -1, math.inf),
+    "top1": ("top1_agreement", False, 0, 1),
+    "cosine": ("cosine_mean", False, -1, 1),
+    "nearest": ("nearest_agreement", False, 0, 1),
 }
 
 
@@ -26,7 +26,7 @@ class Gate:
 
     @classmethod
     def of(cls, text: str | None) -> Gate:
-        """From `kl=0.01,top1=0.95`. Raises EdgePosError for an unknown key, one given twice or a limit that is no number."""
+        """From `kl=0.01,top1=0.95`. Raises EdgePosError for an unknown key, one given twice a limit that is no number, or one that the figure cannot have."""
         limits: dict[str, float] = {}
         for part in text.split(",") if text is not None else ():
             key, _, value = (piece.strip() for piece in part.partition("="))
@@ -38,16 +38,20 @@ class Gate:
                 limits[key] = math.nan
             if not math.isfinite(limits[key]):
                 raise EdgePosError(f"--fail-above: {key}={value} has no number; give one, as kl=0.01,top1=0.95")
+            _, _, least, most = KEYS[key]
+            if not least <= limits[key] <= most:
+                allowed = f"{least} to {most}" if most < math.inf else f"at least {least}"
+                raise EdgePosError(f"--fail-above: {key}={value} is no value that {key} can have; allowed: {allowed}")
         return cls(limits)
 
     def failures(self, name: str, accuracy: dict) -> list[str]:
         """What of a bundle's accuracy section is worse than its limit. Raises EdgePosError for a figure that the model does not have."""
         found = []
         for key, limit in self.limits.items():
-            figure, small = KEYS[key]
+            figure, small, *_ = KEYS[key]
             value = accuracy.get(figure)
             if value is None:
-                raise EdgePosError(f"--fail-above: {name} has no figure {key}; it has {', '.join(k for k, (f, _) in KEYS.items() if f in accuracy) or 'none'}")
+                raise EdgePosError(f"--fail-above: {name} has no figure {key}; it has {', '.join(k for k, (f, *_) in KEYS.items() if f in accuracy) or 'none'}")
             if not (value <= limit if small else value >= limit):
                 found.append(f"{name}: {key} is {value:.6g}, {'above' if small else 'below'} {limit:g}")
         return found

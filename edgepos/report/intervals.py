@@ -8,13 +8,15 @@ BLOCK = 64  # consecutive predictions that are drawn together
 RESAMPLES = 2000
 LEVEL = 0.95
 SEED = 20260101  # the same text gives the same interval
-METHOD = f"{LEVEL:.0%} bootstrap over blocks of {BLOCK} consecutive predictions, {RESAMPLES} resamples"
+Z = 1.959964  # the normal distribution's quantile for LEVEL
+METHOD = f"{LEVEL:.0%} bootstrap over blocks of {BLOCK} consecutive predictions, {RESAMPLES} resamples, widened as Student's t for few blocks"
 
 
 def resampled_means(*columns: np.ndarray) -> np.ndarray | None:
     """Means of float64 columns [n] under the same RESAMPLES draws of blocks, float64 [columns, RESAMPLES]; None below three blocks.
 
-    Kuensch's block bootstrap with blocks side by side (Annals of Statistics 17, 1989); the last block may be shorter.
+    Kuensch's block bootstrap with blocks side by side (Annals of Statistics 17, 1989); the last block may be shorter. Draws of few blocks
+    vary too little: their distance from the mean is multiplied by what Student's t has over the normal distribution, within the column's range.
     """
     starts = np.arange(0, len(columns[0]), BLOCK)
     if len(starts) < 3:
@@ -22,7 +24,18 @@ def resampled_means(*columns: np.ndarray) -> np.ndarray | None:
     sums = np.stack([np.add.reduceat(np.asarray(column, np.float64), starts) for column in columns])
     sizes = np.diff(np.append(starts, len(columns[0])))
     drawn = np.random.default_rng(SEED).integers(0, len(starts), (RESAMPLES, len(starts)))
-    return np.stack([row[drawn].sum(axis=1) for row in sums]) / sizes[drawn].sum(axis=1)
+    means = np.stack([row[drawn].sum(axis=1) for row in sums]) / sizes[drawn].sum(axis=1)
+    mean = (sums.sum(axis=1) / len(columns[0]))[:, None]
+    low, high = (np.array([pick(column) for column in columns], np.float64)[:, None] for pick in (np.min, np.max))
+    return np.clip(mean + _widening(len(starts)) * (means - mean), low, high)
+
+
+def _widening(blocks: int) -> float:
+    """Student's t over the normal distribution's quantile, blocks − 1 degrees of freedom (two terms of the Cornish-Fisher expansion),
+    and the square root of blocks / (blocks − 1) for the variance that is drawn from."""
+    free = blocks - 1
+    t = Z + (Z**3 + Z) / (4 * free) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * free**2)
+    return t / Z * (blocks / free) ** 0.5
 
 
 def interval(means: np.ndarray | None) -> list[float] | None:
