@@ -92,11 +92,13 @@ static void mix(part *p, const int32_t *tops, int32_t most, int64_t *acc, uint64
   const ep_kernels *kernels = &a->s->kernels;
   int32_t n = a->visible, dim = a->layer->v_dim, blocks = (p->to - p->base + BLOCK - 1) / BLOCK;
   size_t at = ep_slot(a->layer, p->kv, p->base) * (size_t)dim;
+  const uint8_t *values = (const uint8_t *)a->layer->v + at * (ep_kv_wide(a->s) ? 2 : 1);
   memset(acc, 0, (size_t)p->group * (size_t)dim * sizeof *acc);
   for (int32_t h = 0; h < p->group; h++) {
     int32_t *weights = scores_of(p, h);
     if (tops) weights[n] = tops[h]; /* as one more score, so that all are measured from it */
-    sums[h] = kernels->exponentials(weights, n + (tops != NULL), a->op[EP_O_P0 + 4]);
+    sums[h] = kernels->weights(weights, n + (tops != NULL), a->op[EP_O_P0 + 4], values);
+    values += 8 * (size_t)n;
     if (tops) sums[h] -= (uint64_t)weights[n];
     ep_align_weights(a, most);
     int32_t *all = weights - (p->from - p->base);

@@ -31,15 +31,10 @@ AVX512 static void scale_kv8(int32_t *y, const int64_t *dot, const int32_t *a, i
 }
 
 AVX512 static void align_kv8(int32_t *p, const int32_t *a, int32_t m, int32_t shift, int32_t n) {
-  const __m512i factor = _mm512_set1_epi32(m), less = less33(shift, _mm256_setzero_si256());
-  uint64_t none = 0;
-  for (int32_t j = 0; j < n; j += 8) {
-    if (j + 8 <= n) {
-      __m512i scaled = _mm512_mul_epi32(_mm512_cvtepi32_epi64(load256(p + j)), _mm512_cvtepi32_epi64(load256(a + j)));
-      if (requant8(p + j, scaled, factor, less, &none)) continue;
-    }
-    for (int32_t k = j; k < j + 8 && k < n; k++) p[k] = ep_requant((int64_t)p[k] * a[k], m, shift, &none);
-  }
+  uint64_t never = 0;
+  int32_t j = 0;
+  for (; j + 16 <= n && m >= 0 && shift >= 33 && shift <= 96; j += 16) store(p + j, requant_products16(load(p + j), load(a + j), m, shift));
+  for (; j < n; j++) p[j] = ep_requant((int64_t)p[j] * a[j], m, shift, &never);
 }
 
 AVX512 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shift, int32_t n, uint64_t *count) {

@@ -93,6 +93,15 @@ INLINE int requant8(int32_t *y, __m512i a, __m512i m, __m512i less, uint64_t *co
   return 1;
 }
 
+/* The low halves of 64 bits as even and odd dwords. */
+INLINE __m512i joined(__m512i even, __m512i uneven) { return _mm512_mask_shuffle_epi32(even, 0xaaaa, uneven, 0xa0); }
+
+/* requant(a * b, m, n) of sixteen for m >= 0, 33 <= n <= 96, |a * b| <= 2^62 and results of 32 bits. */
+INLINE __m512i requant_products16(__m512i a, __m512i b, int32_t m, int32_t n) {
+  const __m512i factor = _mm512_set1_epi32(m), less = _mm512_set1_epi64((int64_t)n - 33);
+  return joined(rounded(_mm512_mul_epi32(a, b), 0, factor, less), rounded(_mm512_mul_epi32(odd(a), odd(b)), 0, factor, less));
+}
+
 void ep_avx512_linear(ep_kernels *table);
 void ep_avx512_groups(ep_kernels *table); /* after it */
 void ep_avx512_attention(ep_kernels *table);

@@ -203,13 +203,16 @@ INLINE void exponentials64(__m512i r[4], int32_t W) {
 
 INLINE __mmask16 there16(int32_t n) { return n > 0 ? (__mmask16)first((size_t)n) : 0; }
 
-INLINE uint64_t exponentials_from(int32_t *p, int32_t n, int32_t W, int32_t most) {
+enum { LINES = 8 }; /* that are asked for with 64 exponentials */
+
+INLINE uint64_t exponentials_from(int32_t *p, int32_t n, int32_t W, int32_t most, const char *next) {
   const __m512i top = _mm512_set1_epi32(most);
   __m512i sum = _mm512_setzero_si512();
   for (int32_t j = 0; j < n; j += 64) {
     __m512i r[4];
     UNROLL for (int k = 0; k < 4; k++)
       r[k] = _mm512_sub_epi32(top, _mm512_mask_loadu_epi32(top, there16(n - j - 16 * k), p + j + 16 * k));
+    UNROLL for (int i = 0; i < LINES && next; i++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
     exponentials64(r, W);
     UNROLL for (int k = 0; k < 4; k++) {
       __mmask16 there = there16(n - j - 16 * k);
@@ -222,7 +225,7 @@ INLINE uint64_t exponentials_from(int32_t *p, int32_t n, int32_t W, int32_t most
   return (uint64_t)_mm512_reduce_add_epi64(sum);
 }
 
-AVX512 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
+INLINE uint64_t exponentials_asking(int32_t *p, int32_t n, int32_t W, const char *next) {
   if (n < 1) return 0;
   __m512i most = _mm512_set1_epi32(INT32_MIN), sum = _mm512_setzero_si512();
   for (int32_t j = 0; j < n; j += 16) {
@@ -230,7 +233,7 @@ AVX512 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
     most = _mm512_mask_max_epi32(most, there, most, _mm512_maskz_loadu_epi32(there, p + j));
   }
   const int32_t largest = _mm512_reduce_max_epi32(most);
-  if (W <= 29) return exponentials_from(p, n, W, largest);
+  if (W <= 29) return exponentials_from(p, n, W, largest, next);
   const __m256i top = _mm256_set1_epi32(largest);
   for (int32_t j = 0; j < n; j += 8) {
     __mmask8 there = (__mmask8)first((size_t)(n - j));
@@ -241,12 +244,19 @@ AVX512 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) {
   return (uint64_t)_mm512_reduce_add_epi64(sum);
 }
 
+AVX512 static uint64_t exponentials(int32_t *p, int32_t n, int32_t W) { return exponentials_asking(p, n, W, NULL); }
+
+AVX512 static uint64_t weights(int32_t *p, int32_t n, int32_t W, const void *values) {
+  return exponentials_asking(p, n, W, (const char *)values);
+}
+
 void ep_avx512_attention(ep_kernels *table) {
   table->score_kv16 = EP_KERNEL(EP_FEATURE_KV16, score_kv16);
   table->score_kv8 = EP_KERNEL(EP_FEATURE_KV8, score_kv8);
   table->mix_kv16 = EP_KERNEL(EP_FEATURE_KV16, mix_kv16);
   table->mix_kv8 = EP_KERNEL(EP_FEATURE_KV8, mix_kv8);
   table->exponentials = exponentials;
+  table->weights = weights;
 }
 
 #endif

@@ -61,7 +61,6 @@ INLINE result at_block(const result *to, size_t b) {
 
 INLINE __m512i even(__m512i v) { return _mm512_srai_epi64(_mm512_slli_epi64(v, 32), 32); } /* dwords widened to 64 bits; of odd ones: */
 INLINE __m512i uneven(__m512i v) { return _mm512_srai_epi64(v, 32); }
-INLINE __m512i joined(__m512i low, __m512i high) { return _mm512_mask_mov_epi32(low, 0xaaaa, _mm512_slli_epi64(high, 32)); }
 
 /* requant(dot, m, n) for |dot| <= 2^50, 32 <= n <= 52, m >= 0 and results of 32 bits; factor: m * 2^(53 - n), below 2^52. With 52 bits of a
  * product above 52 others, floor((dot + 2^51) * factor / 2^52) is floor(dot * m / 2^(n - 1)) + factor / 2. */
@@ -213,12 +212,6 @@ INLINE void take_query8(queries8 *to, size_t h, const int16_t *q, size_t n) {
   to->start[h] = -128 * _mm512_reduce_add_epi32(sums);
 }
 
-/* requant(dot * a, m, n) of sixteen for m >= 0, 33 <= n <= 96 and results of 32 bits: see rounded. */
-INLINE __m512i sigma8(__m512i dot, __m512i a, int32_t m, int32_t shift) {
-  const __m512i factor = _mm512_set1_epi32(m), less = _mm512_set1_epi64((int64_t)shift - 33);
-  return joined(rounded(_mm512_mul_epi32(dot, a), 0, factor, less), rounded(_mm512_mul_epi32(odd(dot), odd(a)), 0, factor, less));
-}
-
 INLINE void dots8(const result *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, int heads, int blocks, int scaled) {
   const __m512i sign = _mm512_set1_epi8((char)0x80);
   __m512i low[4][4], high[4][4];
@@ -251,7 +244,7 @@ INLINE void dots8(const result *out, const queries8 *q, const int8_t *k, size_t 
     UNROLL for (int b = 0; b < blocks; b++) {
       __m512i sum = _mm512_add_epi32(low[h][b], _mm512_slli_epi32(high[h][b], 8));
       if (scaled) {
-        store(out->sigma + (size_t)h * out->stride + 16 * b, sigma8(sum, load(out->factors + 16 * b), out->m, out->shifts[h]));
+        store(out->sigma + (size_t)h * out->stride + 16 * b, requant_products16(sum, load(out->factors + 16 * b), out->m, out->shifts[h]));
         continue;
       }
       store(out->dots + h * EP_GROUP_KEYS + 16 * b, widened(sum, 0));

@@ -52,8 +52,6 @@ INLINE __m512i lifted(__m512i x, const rounding *by) {
   return _mm512_srl_epi64(_mm512_add_epi64(x, by->add), by->last);
 }
 
-INLINE __m512i joined(__m512i even, __m512i uneven) { return _mm512_mask_shuffle_epi32(even, ODD, uneven, 0xa0); }
-
 /* Sixteen lifted numbers; 0 if one saturates. */
 INLINE int settled(__m512i *y, __m512i even, __m512i uneven) {
   __m512i both = _mm512_or_si512(even, uneven);

@@ -92,6 +92,8 @@ typedef struct ep_kernels {
                          int32_t dim, int32_t heads, int32_t n);
   int32_t (*sigmas_kv8)(int32_t *y, size_t stride, const int16_t *q, const int8_t *k, const int32_t *a, int32_t m, const int32_t *shifts,
                         int32_t dim, int32_t heads, int32_t n);
+  /* exponentials for values of which `values` are needed next: eight bytes for each weight are asked for meanwhile. */
+  uint64_t (*weights)(int32_t *p, int32_t n, int32_t W, const void *values);
   void (*mixes_kv16)(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, int32_t dim, int32_t heads, int32_t n);
   void (*mixes_kv8)(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, int32_t dim, int32_t heads, int32_t n);
   /* y[j] = requant(dot[j], m, shift - less[j]), or of dot[j] * a[j], a >= 0; |dot| < 2^40, below 2^31 for kv8. */
