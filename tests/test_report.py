@@ -191,6 +191,8 @@ def test_noise_in_one_layer_is_ranked_first(bundle, source):
     assert changes["matrices"][0]["operators"] == ["layers.3.mlp.up"]
     assert changes["suggestions"][0]["what"].startswith(changes["matrices"][0]["matrix"])
     assert changes["matrices"][0]["saves"] > 5 * changes["matrices"][1]["saves"]
+    formats = {(layer["op"], layer["format"]) for layer in layers if layer["format"] is not None}
+    assert formats == {("EMBED", "w8g32"), ("LINEAR", "w8g32 a16"), ("ATTENTION", "kv16")}
     linears = [layer for layer in layers if layer["op"] == "LINEAR"]
     assert min(linears, key=lambda layer: layer["own_sqnr_db"])["name"] == "layers.3.mlp.up"
     assert changes["weights"] == pytest.approx(changes["total"], rel=0.05) and changes["arithmetic"] < 0.01 * changes["total"]

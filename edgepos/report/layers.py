@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ..float_session import FloatSession
 from ..golden import Batch, Machine, image_batch
 from ..golden_session import GoldenSession
-from ..program import NONE, Program
+from ..program import A8G32, NONE, Op, Operation, Program
 
 
 def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
@@ -24,7 +24,7 @@ def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
 def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int = 0) -> list[dict]:
     """One entry per operator with an output, in data-flow order.
 
-    An entry: name, op, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window, or an image; the integers are computed by golden,
+    An entry: name, op, format, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window, or an image; the integers are computed by golden,
     whose bits are every engine's. sqnr_db compares with the float graph and holds all errors before; own_sqnr_db is of the operator
     alone, run on the float graph's values rounded to its inputs. Both are None for values that the float graph does not have under
     the same name, or without any error. outlier: the channel with the largest magnitude, and its ratio to the channels' median.
@@ -44,6 +44,7 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int
             {
                 "name": op.name,
                 "op": op.code.name,
+                "format": _format(program, op),
                 "f": f,
                 "sqnr_db": None if reference is None else sqnr_db(reference, output * 2.0**-f),
                 "own_sqnr_db": alone.sqnr_db(index, output),
@@ -55,6 +56,13 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int
 
     (session.embed_image_int if program.image else session.embed_int if program.embedding else session.eval_int)(ids, trace=trace)
     return entries
+
+
+def _format(program: Program, op: Operation) -> str | None:
+    """What an operator reads in few bits: weights and inputs of a matrix, or the KV cache."""
+    if op.code == Op.LINEAR:
+        return f"{op.weight_format} {'a8g32' if op.params['inputs'] == A8G32 else 'a16'}"
+    return op.weight_format if op.code == Op.EMBED else f"kv{program.header.kv_bits}" if op.code == Op.ATTENTION else None
 
 
 def _floats(program: Program, model: ir.Model, ids: list[int], threads: int) -> dict[str, np.ndarray]:
