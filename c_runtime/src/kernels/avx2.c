@@ -4,6 +4,7 @@
  * eight rows is turned so that a vector holds a pair of columns of every row; it then serves all tokens of the tile, and
  * nothing has to be added across a vector. */
 #include "avx2.h"
+#include "elements.h"
 
 #ifdef EP_HAS_AVX2
 #if __STDC_HOSTED__
@@ -457,6 +458,25 @@ AVX2 static void requant(int32_t *y, const int64_t *acc, int32_t m, int32_t shif
   }
 }
 
+INLINE __m256i four32(const int32_t *x) { return _mm256_cvtepi32_epi64(load128(x)); }
+
+AVX2 static void turn_pairs(int32_t *a, int32_t *b, const int16_t *c, const int16_t *s, int32_t m, int32_t shift, int32_t n, uint64_t *count) {
+  const __m256i factor = _mm256_set1_epi32(m), less = less33(shift, _mm_setzero_si128());
+  for (int32_t j = 0; j < n; j += 4) {
+    if (j + 4 <= n) {
+      int32_t first[4];
+      __m256i x = four32(a + j), y = four32(b + j), cosine = four(c + j, 2), sine = four(s + j, 2);
+      __m256i other = _mm256_add_epi64(_mm256_mul_epi32(x, sine), _mm256_mul_epi32(y, cosine));
+      if (requant4(first, _mm256_sub_epi64(_mm256_mul_epi32(x, cosine), _mm256_mul_epi32(y, sine)), factor, less) &&
+          requant4(b + j, other, factor, less)) {
+        _mm_storeu_si128((__m128i *)(a + j), load128(first));
+        continue;
+      }
+    }
+    for (int32_t k = j; k < j + 4 && k < n; k++) ep_turn(a + k, b + k, c[k], s[k], m, shift, count);
+  }
+}
+
 AVX2 static void requant_row(int32_t *y, const int64_t *acc, const int32_t *scales, int32_t shift, int32_t n, uint64_t *count) {
   int32_t r = 0;
   for (; r + 4 <= n; r += 4) {
@@ -490,6 +510,7 @@ void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
   table->align_kv8 = EP_KERNEL(EP_FEATURE_KV8, align_kv8);
   table->requant = requant;
   table->requant_rows = requant_rows;
+  table->turn = EP_KERNEL_ANY(EP_FEATURES_ROPE, turn_pairs);
 }
 
 #else
