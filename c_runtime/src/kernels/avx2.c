@@ -511,6 +511,7 @@ void ep_avx2_kernels(ep_kernels *table, uint32_t cpu) {
   table->requant = requant;
   table->requant_rows = requant_rows;
   table->turn = EP_KERNEL_ANY(EP_FEATURES_ROPE, turn_pairs);
+  ep_avx2_elements(table);
 }
 
 #else

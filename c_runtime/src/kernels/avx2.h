@@ -39,6 +39,8 @@ INLINE __m256i row32(const int8_t *w, int form) {
   __m256i v = _mm256_cvtepu8_epi16(load128(w)); /* two codes in each 16 bits */
   return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), _mm256_set1_epi8(15));
 }
+
+void ep_avx2_elements(ep_kernels *table);
 #endif
 
 #endif
