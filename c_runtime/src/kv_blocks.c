@@ -21,7 +21,7 @@ static size_t value_at(size_t at, int32_t dim, size_t bytes) {
 void ep_blocks_put(const ep_session *s, void *data, size_t at, const void *row, int32_t dim, int keys) {
   size_t bytes = ep_kv_wide(s) ? 2 : 1, size = (size_t)dim * bytes;
   const uint8_t *from = (const uint8_t *)row;
-  uint8_t *to = (uint8_t *)data + (keys ? key_at : value_at)(at, dim, bytes);
+  uint8_t *to = (uint8_t *)data + (keys ? key_at(at, dim, bytes) : value_at(at, dim, bytes));
   if (keys)
     for (size_t i = 0; i < size; i += WORD, to += KEYS * WORD) memcpy(to, from + i, size - i < WORD ? size - i : WORD);
   else
@@ -30,7 +30,7 @@ void ep_blocks_put(const ep_session *s, void *data, size_t at, const void *row, 
 
 void ep_blocks_get(const ep_session *s, const void *data, size_t at, void *row, int32_t dim, int keys) {
   size_t bytes = ep_kv_wide(s) ? 2 : 1, size = (size_t)dim * bytes;
-  const uint8_t *from = (const uint8_t *)data + (keys ? key_at : value_at)(at, dim, bytes);
+  const uint8_t *from = (const uint8_t *)data + (keys ? key_at(at, dim, bytes) : value_at(at, dim, bytes));
   uint8_t *to = (uint8_t *)row;
   if (keys)
     for (size_t i = 0; i < size; i += WORD, from += KEYS * WORD) memcpy(to + i, from, size - i < WORD ? size - i : WORD);
@@ -39,9 +39,9 @@ void ep_blocks_get(const ep_session *s, const void *data, size_t at, void *row, 
 }
 
 void ep_blocks_store(const ep_session *s, void *data, void *scales, size_t at, const int32_t *x, int32_t dim, int keys) {
-  int16_t row[EP_LONGEST_HEAD];
+  int16_t row[EP_LONGEST_HEAD]; /* no kernel shall come on the stack above it */
   if (ep_kv_wide(s))
-    ((uint8_t *)scales)[at] = (uint8_t)s->kernels.narrow16(row, x, dim);
+    ((uint8_t *)scales)[at] = (uint8_t)ep_narrow16(row, x, dim);
   else
     ((int32_t *)scales)[at] = ep_quant8((int8_t *)row, x, dim);
   ep_blocks_put(s, data, at, row, dim, keys);

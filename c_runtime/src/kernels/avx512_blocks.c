@@ -197,7 +197,7 @@ AVX512 static int32_t sigmas_kv16(int32_t *y, size_t stride, const int16_t *q, c
 
 /* q = 256 * high + low, both signed bytes; k + 128 has no sign. All sums fit int32, and so do the products' (kernels.h). */
 typedef struct queries8 {
-  int8_t low[QUERIES][512], high[QUERIES][512];
+  int8_t low[QUERIES][PART], high[QUERIES][PART];
   int32_t start[QUERIES];
 } queries8;
 
@@ -212,7 +212,7 @@ INLINE void take_query8(queries8 *to, size_t h, const int16_t *q, size_t n) {
   to->start[h] = -128 * _mm512_reduce_add_epi32(sums);
 }
 
-INLINE void dots8(const result *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, int heads, int blocks, int scaled) {
+INLINE void dots8(const result *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, int heads, int blocks, int scaled, int more) {
   const __m512i sign = _mm512_set1_epi8((char)0x80);
   __m512i low[4][4], high[4][4];
   UNROLL for (int h = 0; h < heads; h++) {
@@ -247,21 +247,23 @@ INLINE void dots8(const result *out, const queries8 *q, const int8_t *k, size_t 
         store(out->sigma + (size_t)h * out->stride + 16 * b, requant_products16(sum, load(out->factors + 16 * b), out->m, out->shifts[h]));
         continue;
       }
-      store(out->dots + h * EP_GROUP_KEYS + 16 * b, widened(sum, 0));
-      store(out->dots + h * EP_GROUP_KEYS + 16 * b + 8, widened(sum, 1));
+      UNROLL for (int half = 0; half < 2; half++) {
+        int64_t *to = out->dots + h * EP_GROUP_KEYS + 16 * b + 8 * half;
+        store(to, more ? _mm512_add_epi64(widened(sum, half), load(to)) : widened(sum, half));
+      }
     }
   }
 }
 
-INLINE void part8(const result *out, const queries8 *q, const int8_t *k, size_t n, size_t blocks, int heads, int scaled) {
+INLINE void part8(const result *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, size_t blocks, int heads, int scaled, int more) {
   const int most = heads == 1 ? 4 : 2;
-  for (size_t b = 0, stride = 16 * n; b < blocks;) {
+  for (size_t b = 0; b < blocks;) {
     result here = at_block(out, b);
     if (b + (size_t)most <= blocks) {
-      dots8(&here, q, k + b * stride, stride, n, heads, most, scaled);
+      dots8(&here, q, k + b * stride, stride, n, heads, most, scaled, more);
       b += (size_t)most;
     } else {
-      dots8(&here, q, k + b * stride, stride, n, heads, 1, scaled);
+      dots8(&here, q, k + b * stride, stride, n, heads, 1, scaled, more);
       b++;
     }
   }
@@ -270,12 +272,15 @@ INLINE void part8(const result *out, const queries8 *q, const int8_t *k, size_t 
 INLINE void all8(const result *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, size_t blocks, int scaled) {
   queries8 x;
   size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;
-  for (size_t h = 0; h < (size_t)heads; h++) take_query8(&x, h, q + h * width, width);
-  switch (heads) {
-    case 1: part8(out, &x, k, padded, blocks, 1, scaled); break;
-    case 2: part8(out, &x, k, padded, blocks, 2, scaled); break;
-    case 3: part8(out, &x, k, padded, blocks, 3, scaled); break;
-    default: part8(out, &x, k, padded, blocks, 4, scaled);
+  for (size_t from = 0; from < width; from += PART) {
+    size_t n = padded - from < PART ? padded - from : PART;
+    for (size_t h = 0; h < (size_t)heads; h++) take_query8(&x, h, q + h * width + from, width - from < n ? width - from : n);
+    switch (heads) {
+      case 1: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 1, scaled, from > 0); break;
+      case 2: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 2, scaled, from > 0); break;
+      case 3: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 3, scaled, from > 0); break;
+      default: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 4, scaled, from > 0);
+    }
   }
 }
 
@@ -293,7 +298,7 @@ AVX512 static int32_t sigmas_kv8(int32_t *y, size_t stride, const int16_t *q, co
   int32_t least = 23 + ep_bitlen((uint64_t)(dim - 1)) + ep_bitlen((uint64_t)_mm512_reduce_max_epi32(most));
   for (int32_t h = 0; h < heads; h++) {
     to.shifts[h] = shifts[h];
-    if (m < 0 || shifts[h] > 96 || shifts[h] < 33 || shifts[h] < least) return 0;
+    if (dim > PART || m < 0 || shifts[h] > 96 || shifts[h] < 33 || shifts[h] < least) return 0;
   }
   all8(&to, q, k, dim, heads, (size_t)(n + 15) / 16, 1);
   return 1;
@@ -320,7 +325,9 @@ INLINE void add16(int64_t *acc, const __m512i *sums, int pieces, int bits, __mma
   }
 }
 
-typedef int16_t pieces16[QUERIES][3][KEYS];
+typedef int16_t pieces16[QUERIES][2 * KEYS]; /* two of all keys, or three of a half */
+
+INLINE size_t piece_at(int c, int count) { return (size_t)c * (count == 3 ? KEYS / 2 : KEYS); }
 
 /* kv16: sums of n pairs of keys for some vectors of components, the last of which may be a part of one. */
 INLINE void strip16(int64_t *acc, pieces16 pieces, int heads, int count, int bits, const int16_t *v, size_t dim, size_t n, int vectors,
@@ -340,7 +347,7 @@ INLINE void strip16(int64_t *acc, pieces16 pieces, int heads, int count, int bit
     }
     UNROLL for (int h = 0; h < heads; h++) {
       UNROLL for (int c = 0; c < count; c++) {
-        __m512i p = pair_at(pieces[h][c] + 2 * j);
+        __m512i p = pair_at(pieces[h] + piece_at(c, count) + 2 * j);
         KEEP_VECTOR(p);
         UNROLL for (int i = 0; i < vectors; i++) {
           s[h][i][c] = _mm512_dpwssd_epi32(s[h][i][c], x[i], p);
@@ -371,35 +378,48 @@ INLINE void mix16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *
   pieces16 pieces;
   int32_t most = largest_weight(p, stride, n, heads);
   if (most == 0) return;
-  UNROLL for (int h = 0; h < heads; h++, p += stride) {
-    for (size_t j = 0; j < n; j += 16) {
-      __m512i x = load(p + j);
-      if (most <= 1 << 21) { /* 2^11 * high + low, |low| <= 2^10 */
-        __m512i high = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(1024)), 11);
-        put_words(pieces[h][0] + j, _mm512_sub_epi32(x, _mm512_slli_epi32(high, 11)));
-        put_words(pieces[h][1] + j, high);
-      } else {
-        put_words(pieces[h][0] + j, _mm512_and_si512(x, ten));
-        put_words(pieces[h][1] + j, _mm512_and_si512(_mm512_srli_epi32(x, 10), ten));
-        put_words(pieces[h][2] + j, _mm512_srli_epi32(x, 20));
+  if (most <= 1 << 21) { /* 2^11 * high + low, |low| <= 2^10 */
+    UNROLL for (int h = 0; h < heads; h++) {
+      for (size_t j = 0; j < n; j += 16) {
+        __m512i x = load(p + (size_t)h * stride + j), high = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(1024)), 11);
+        put_words(pieces[h] + j, _mm512_sub_epi32(x, _mm512_slli_epi32(high, 11)));
+        put_words(pieces[h] + KEYS + j, high);
       }
     }
+    if (most < 1024) rows16(acc, pieces, heads, 1, 11, v, dim, n / 2);
+    else rows16(acc, pieces, heads, 2, 11, v, dim, n / 2);
+    return;
   }
-  if (most < 1024) rows16(acc, pieces, heads, 1, 11, v, dim, n / 2);
-  else if (most <= 1 << 21) rows16(acc, pieces, heads, 2, 11, v, dim, n / 2);
-  else rows16(acc, pieces, heads, 3, 10, v, dim, n / 2);
+  for (size_t from = 0; from < n; from += KEYS / 2) {
+    size_t keys = n - from < KEYS / 2 ? n - from : KEYS / 2;
+    UNROLL for (int h = 0; h < heads; h++) {
+      for (size_t j = 0; j < keys; j += 16) {
+        __m512i x = load(p + (size_t)h * stride + from + j);
+        put_words(pieces[h] + j, _mm512_and_si512(x, ten));
+        put_words(pieces[h] + KEYS / 2 + j, _mm512_and_si512(_mm512_srli_epi32(x, 10), ten));
+        put_words(pieces[h] + KEYS + j, _mm512_srli_epi32(x, 20));
+      }
+    }
+    rows16(acc, pieces, heads, 3, 10, v + from * dim, dim, keys / 2);
+  }
 }
 
-INLINE void tiles16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, size_t dim, size_t n, int heads) {
-  for (size_t j = 0; j < n; j += KEYS) mix16(acc, p + j, stride, v + j * dim, dim, n - j < KEYS ? n - j : KEYS, heads);
-}
+/* Functions of their own: a compiler that has them in one adds up what each keeps on the stack. */
+#define TILES16(heads)                                                                                                                 \
+  __attribute__((noinline)) AVX512 static void tiles16_##heads(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, size_t dim, size_t n) { \
+    for (size_t j = 0; j < n; j += KEYS) mix16(acc, p + j, stride, v + j * dim, dim, n - j < KEYS ? n - j : KEYS, heads);                \
+  }
+TILES16(1)
+TILES16(2)
+TILES16(3)
+TILES16(4)
 
 AVX512 static void mixes_kv16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, int32_t dim, int32_t heads, int32_t n) {
   switch (heads) {
-    case 1: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 1); break;
-    case 2: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 2); break;
-    case 3: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 3); break;
-    default: tiles16(acc, p, stride, v, (size_t)dim, (size_t)n, 4);
+    case 1: tiles16_1(acc, p, stride, v, (size_t)dim, (size_t)n); break;
+    case 2: tiles16_2(acc, p, stride, v, (size_t)dim, (size_t)n); break;
+    case 3: tiles16_3(acc, p, stride, v, (size_t)dim, (size_t)n); break;
+    default: tiles16_4(acc, p, stride, v, (size_t)dim, (size_t)n);
   }
 }
 
