@@ -73,6 +73,18 @@ INLINE int sums(__m512i *y, __m512i a, __m512i b) {
   return !_mm512_movepi32_mask(_mm512_ternarylogic_epi32(a, b, *y, ALIKE_BUT_SUM));
 }
 
+/* ---- narrow16 --------------------------------------------------------------------------------------------------- */
+
+AVX512 static int32_t narrow16(int16_t *q, const int32_t *x, int32_t n) {
+  const __mmask16 rest = (__mmask16)first((size_t)(n & 15));
+  __m512i most = _mm512_abs_epi32(some(x + (n & -16), rest)); /* |-2^31| is 2^31 without sign */
+  for (int32_t i = 0; i + 16 <= n; i += 16) most = _mm512_max_epu32(most, _mm512_abs_epi32(load(x + i)));
+  int32_t s = ep_narrow16_shift(_mm512_reduce_max_epu32(most)), i = 0;
+  for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(q + i), _mm512_cvtepi32_epi16(shift_round(load(x + i), s)));
+  _mm256_mask_storeu_epi16(q + i, rest, _mm512_cvtepi32_epi16(shift_round(some(x + i, rest), s)));
+  return s;
+}
+
 /* ---- ADD, MUL --------------------------------------------------------------------------------------------------- */
 
 /* rshift_round(a, n) + b. */
@@ -305,6 +317,7 @@ AVX512 static void turn(int32_t *a, int32_t *b, const int16_t *c, const int16_t 
 }
 
 void ep_avx512_elements(ep_kernels *table) {
+  table->narrow16 = narrow16;
   table->add = add;
   table->mul = mul;
   table->act = act;
