@@ -127,7 +127,8 @@ def inspect(bundle: BundleArgument, as_json: Annotated[bool, typer.Option("--jso
     from .bundle import open as open_bundle
     from .report.describe import describe
 
-    facts = describe(open_bundle(bundle))
+    opened = open_bundle(bundle)
+    facts = describe(opened) | {"checksum": f"0x{opened.image.checksum:016x}"}
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=1) + "\n")
         return

@@ -26,7 +26,7 @@ def build(
     ram: Annotated[Optional[str], typer.Option(help="RAM there is, like 192K.")] = None,
     cc: Annotated[Optional[str], typer.Option("--cc", help="Another compiler than that of the ziglang package.")] = None,
     small: Annotated[bool, typer.Option("--small", help="Less code instead of more speed (-Os).")] = False,
-    checksum: Annotated[bool, typer.Option("--checksum", help="The program checks the model in its flash before it opens it (no operating system).")] = False,
+    checksum: Annotated[bool, typer.Option("--checksum", help="The program opens only this model, unchanged to the bit: it compares a checksum first.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Show the targets.")] = False,
 ) -> None:
     """Make a ready program or image for a board."""
@@ -49,11 +49,14 @@ def build(
     place = output or Path(f"{name}-{of.name}{of.suffix}")
     wish = Wish(embed, board, _size("--flash", flash), _size("--ram", ram), context, cc, small, checksum)
     with err.status(f"building for {of.name} …") as status:
-        built = make(open_bundle(bundle), of.name, place, wish, lambda text: status.update(f"building for {of.name}: {text} …"))
+        opened = open_bundle(bundle)
+        built = make(opened, of.name, place, wish, lambda text: status.update(f"building for {of.name}: {text} …"))
     inside = built.model and (embed or of.system == "no operating system")
     out.print(f"{place}: {of.name}, {of.system}, built by {built.compiler}")
     out.print(f"flash  {built.flash:>10,} bytes: {built.code:,} program, {built.model:,} model ({'in it' if inside else 'model.gguf beside it'})")
-    out.print(f"RAM    {built.ram:>10,} bytes: {built.data:,} data, {built.arena:,} arena at context {context or 'of the model'}, {built.stack:,} stack")
+    out.print(f"RAM    {built.ram:>10,} bytes: {built.data:,} data, {'at most ' * built.most}{built.arena:,} arena at context {context or 'of the model'}" + (f", {built.stack:,} stack" if built.stack else ""))
+    if checksum:
+        out.print(f"opens  only the model with the checksum 0x{opened.image.checksum:016x}")
     out.print(f"run    {built.run}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .errors import EdgePosError
 
 
 def printable(text: str) -> str:
@@ -39,7 +42,16 @@ class Engine(str, Enum):
 
 BundleArgument = Annotated[Path, typer.Argument(help="A bundle folder (NAME.edgepos) or its model.gguf.")]
 EngineOption = Annotated[Engine, typer.Option(help="What computes: the C runtime, its NumPy specification, or ONNX Runtime.")]
-ThreadsOption = Annotated[int, typer.Option(min=1, max=64, help="Threads that compute; the bits do not depend on it.")]
+
+
+def _there(threads: int) -> int:
+    most = os.cpu_count() or 1
+    if threads > most:
+        raise EdgePosError(f"--threads is {threads}: this machine has {most} processor{'s' * (most > 1)}; give {f'1 to {most}' if most > 1 else '1'}")
+    return threads
+
+
+ThreadsOption = Annotated[int, typer.Option(min=1, max=64, callback=_there, help="Threads that compute; the bits do not depend on it.")]
 
 
 def progress_bar(unit: str) -> Progress:

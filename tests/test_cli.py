@@ -104,6 +104,7 @@ def test_usage_errors_exit_with_2(tiny, option):
 @pytest.mark.parametrize(
     "option, words",
     [
+        (["--threads", "64"], "this machine has"),
         (["--context", "0"], "context"),
         (["--context", "100000"], "context"),
         (["--temperature", "-1"], "temperature"),

@@ -17,7 +17,7 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_SELFTEST = 3 };
 enum { MOST_STOPS = 16, NO_PENALTY = 65536 };
 
 typedef struct options {
-  const char *model, *prompt, *ids, *system, *text, *save, *restore, *image;
+  const char *model, *prompt, *ids, *system, *text, *save, *restore, *image, *checksum;
   ep_message stops[MOST_STOPS]; /* texts that end a generation; their roles mean nothing */
   size_t n_stops;
   int32_t n, context, batch, threads, penalty_last, max_tokens;

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #endif
 
-/* EDGEPOS_EMBEDDED: the model is in the program (ports/embed.S), and no MODEL is given. */
+/* EDGEPOS_EMBEDDED: the model is in the program (ports/embed.S), and no MODEL is given. EDGEPOS_CHECKSUM: of the only one that it opens. */
 #ifdef EDGEPOS_EMBEDDED
 #define EMBEDDED 1
 extern const unsigned char edgepos_model[], edgepos_model_end[];
@@ -53,6 +53,7 @@ static const char usage[] =
     "  --ids-out          print token ids instead of text\n"
     "  --digest           print the digest of all logits computed (prompt and generated tokens)\n"
     "  --operators        print the digest of every operator's output over the tokens of the model's own test\n"
+    "  --checksum HEX     refuse a model whose bytes have another one (FNV-1a; edgepos inspect shows it)\n"
     "  --selftest         evaluate the model's own test and compare its digest\n"
     "  --version, --help\n"
     "Exit status: 0 done, 1 model, prompt or memory error, 2 wrong usage, 3 self-test failed.\n";
@@ -96,6 +97,16 @@ static uint32_t parse_q16(const char *name, const char *text, uint32_t max) {
   return (uint32_t)value;
 }
 
+static int32_t parse_threads(const char *text) {
+  int32_t most = 256, n = (int32_t)parse_integer("--threads", text, INT32_MAX);
+#if defined(POSIX) && defined(_SC_NPROCESSORS_ONLN)
+  long there = sysconf(_SC_NPROCESSORS_ONLN);
+  if (there >= 1 && there < most) most = (int32_t)there;
+#endif
+  if (n < 1 || n > most) stop(EXIT_USAGE, "--threads is %" PRId32 ": this machine has room for %" PRId32 "; give 1 to %" PRId32, n, most, most);
+  return n;
+}
+
 static void add_stop(options *o, const char *text) {
   if (o->n_stops == MOST_STOPS) stop(EXIT_USAGE, "--stop: at most %d texts", MOST_STOPS);
   if (!*text) stop(EXIT_USAGE, "--stop is empty: give the text to stop at");
@@ -131,7 +142,7 @@ static void parse(options *o, int argc, char **argv) {
                                                "--batch",   "--threads",     "--temperature",
                                                "--top-k",   "--top-p",       "--seed",   "--repetition-penalty",
                                                "--penalty-last", "--stop",   "--system", "--perplexity", "--max-tokens",
-                                               "--save",     "--restore",    "--image"};
+                                               "--save",     "--restore",    "--image", "--checksum"};
       size_t k = 0;
       while (k < sizeof with_value / sizeof *with_value && strcmp(name, with_value[k])) k++;
       if (k == sizeof with_value / sizeof *with_value) stop(EXIT_USAGE, "unknown option '%s': see --help", name);
@@ -143,7 +154,7 @@ static void parse(options *o, int argc, char **argv) {
         case 2: o->n = (int32_t)parse_integer(name, value, INT32_MAX); break;
         case 3: o->context = (int32_t)parse_integer(name, value, INT32_MAX); break;
         case 4: o->batch = (int32_t)parse_integer(name, value, INT32_MAX); break;
-        case 5: o->threads = (int32_t)parse_integer(name, value, 256); break;
+        case 5: o->threads = parse_threads(value); break;
         case 6: o->how.temperature = parse_q16(name, value, UINT32_MAX); break;
         case 7: o->how.top_k = (int32_t)parse_integer(name, value, INT32_MAX); break;
         case 8: o->how.top_p = parse_q16(name, value, 65536); break;
@@ -156,6 +167,7 @@ static void parse(options *o, int argc, char **argv) {
         case 16: o->save = value; break;
         case 17: o->restore = value; break;
         case 18: o->image = value; break;
+        case 19: o->checksum = value; break;
         default: o->max_tokens = (int32_t)parse_integer(name, value, INT32_MAX); break;
       }
     }
@@ -224,6 +236,21 @@ static const void *load(const char *path, size_t *bytes, int copy) {
   return image;
 }
 #endif
+
+static uint64_t parse_hex(const char *name, const char *text) {
+  uint64_t value = 0;
+  const char *at = text + (strncmp(text, "0x", 2) ? 0 : 2), *start = at;
+  for (const char *digit; *at && (digit = strchr("0123456789abcdef", *at)) != NULL && at - start < 16; at++)
+    value = value << 4 | (uint64_t)(digit - "0123456789abcdef");
+  if (at == start || *at) stop(EXIT_USAGE, "%s is '%s': 16 hexadecimal digits are needed, as edgepos inspect shows them", name, text);
+  return value;
+}
+
+static void check_bytes(const void *image, size_t bytes, uint64_t expected) {
+  uint64_t found = ep_digest(EP_DIGEST_INIT, image, bytes / sizeof(int32_t));
+  if (bytes % sizeof(int32_t) || found != expected)
+    stop(EXIT_ERROR, "the model has the checksum 0x%016" PRIx64 ", expected 0x%016" PRIx64 ": it was changed or damaged, or is another one; copy it again", found, expected);
+}
 
 static void report_speed(const char *what, uint64_t tokens, uint64_t ms) {
   uint64_t rate = tokens * 100000 / (ms ? ms : 1);
@@ -365,6 +392,10 @@ int main(int argc, char **argv) {
   parse(&o, argc, argv);
   size_t bytes;
   const void *image = load(o.model, &bytes, o.copy);
+#ifdef EDGEPOS_CHECKSUM
+  check_bytes(image, bytes, EDGEPOS_CHECKSUM);
+#endif
+  if (o.checksum) check_bytes(image, bytes, parse_hex("--checksum", o.checksum));
   ep_model model;
   ep_info info;
   uint64_t where = 0;

@@ -27,7 +27,14 @@ static FILE *open_beside(const char *path, char **name) {
   memcpy(*name + folder, own, sizeof own);
 #ifdef POSIX
   int file = mkstemp(*name);
-  return file < 0 ? NULL : fdopen(file, "wb");
+  FILE *opened = file < 0 ? NULL : fdopen(file, "wb");
+  if (file >= 0 && !opened) {
+    int why = errno;
+    close(file);
+    remove(*name);
+    errno = why;
+  }
+  return opened;
 #else
   return fopen(*name, "wb");
 #endif
@@ -66,8 +73,11 @@ static void hold_signals(int held) {
   if (held) sigprocmask(SIG_BLOCK, &ending, &before);
   else sigprocmask(SIG_SETMASK, &before, NULL);
 }
+/* On the disk before it takes the name of what was there. Some file systems cannot say. */
+static int written(FILE *file) { return fsync(fileno(file)) == 0 || errno == EINVAL || errno == ENOSYS; }
 #else
 static void hold_signals(int held) { (void)held; }
+static int written(FILE *file) { return (void)file, 1; }
 #endif
 
 void save_session(const char *path, const buffer *head, const ep_session *session) {
@@ -81,6 +91,7 @@ void save_session(const char *path, const buffer *head, const ep_session *sessio
   if (!file) stop_writing(path);
   int good = !head->n || fwrite(head->data, head->n, 1, file) == 1;
   good = good && fwrite(state, size, 1, file) == 1;
+  good = good && fflush(file) == 0 && written(file);
   good = fclose(file) == 0 && good;
 #ifndef POSIX
   if (good) remove(path); /* rename does not replace everywhere */

@@ -33,7 +33,8 @@ struct epm_model {
   int32_t *logits;   /* [vocab], with what a choice by chance needs; NULL before the first one */
   uint32_t *scratch; /* [vocab] */
   int32_t last;      /* the token that ended the text without being evaluated, or NONE */
-  atomic_int running, cancelled;
+  atomic_uint running, cancelled; /* numbers of texts, 0: none: who cancels late does not meet the next one */
+  unsigned texts;
 };
 
 static int fail(char *problem, const char *format, ...) {
@@ -54,18 +55,27 @@ static void *aligned(size_t n) {
   return posix_memalign(&memory, EP_ALIGN, n ? n : 1) == 0 ? memory : NULL;
 }
 
+/* The end of a long path: the reason behind it must find room too. */
+static const char *named(const char *path) {
+  enum { MOST = 120 };
+  size_t n = strlen(path);
+  const char *at = n > MOST ? path + n - MOST : path;
+  while (at > path && (*at & 0xC0) == 0x80) at++;
+  return at;
+}
+
 static int map_file(epm_model *m, const char *path, char *problem) {
   struct stat facts;
   int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return fail(problem, "%s: %s", path, strerror(errno));
+  if (file < 0) return fail(problem, "%s: %s", named(path), strerror(errno));
   if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size <= 0 || (uint64_t)facts.st_size > SIZE_MAX) {
     close(file);
-    return fail(problem, "%s: no file, empty, or too large for this device", path);
+    return fail(problem, "%s: no file, empty, or too large for this device", named(path));
   }
   void *image = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, file, 0);
   int why = errno;
   close(file);
-  if (image == MAP_FAILED) return fail(problem, "%s: %s", path, strerror(why));
+  if (image == MAP_FAILED) return fail(problem, "%s: %s", named(path), strerror(why));
   m->image = image;
   m->bytes = (size_t)facts.st_size;
   return 0;
@@ -75,10 +85,10 @@ static int open_session(epm_model *m, const char *path, int32_t context, int32_t
   uint64_t where = 0;
   if (map_file(m, path, problem)) return EPM_ERROR;
   ep_status st = ep_open(&m->model, m->image, m->bytes, &where);
-  if (st != EP_OK) return fail(problem, "%s: at byte %" PRIu64 ": %s", path, where, ep_status_text(st));
-  if (check(ep_model_info(&m->model, &m->info), path, problem)) return EPM_ERROR;
-  if (m->info.embedding) return fail(problem, "%s: the model gives embeddings and writes no text", path);
-  if (!m->info.tokenizer) return fail(problem, "%s: the model carries no tokenizer; export it with one", path);
+  if (st != EP_OK) return fail(problem, "%s: at byte %" PRIu64 ": %s", named(path), where, ep_status_text(st));
+  if (check(ep_model_info(&m->model, &m->info), named(path), problem)) return EPM_ERROR;
+  if (m->info.embedding) return fail(problem, "%s: the model gives embeddings and writes no text", named(path));
+  if (!m->info.tokenizer) return fail(problem, "%s: the model carries no tokenizer; export it with one", named(path));
   if (context < 0 || context > m->info.context)
     return fail(problem, "context is %" PRId32 "; allowed: 0 to %" PRId32 ", the model's", context, m->info.context);
   m->pool = ep_pool_new(threads);
@@ -116,8 +126,11 @@ void epm_close(epm_model *m) {
 }
 
 void epm_cancel(epm_model *m) {
-  if (atomic_load(&m->running)) atomic_store(&m->cancelled, 1);
+  unsigned now = atomic_load(&m->running);
+  if (now) atomic_store(&m->cancelled, now);
 }
+
+static int is_cancelled(epm_model *m) { return atomic_load(&m->cancelled) == m->texts; }
 
 void epm_reset(epm_model *m) {
   ep_reset(m->session);
@@ -211,7 +224,7 @@ static int show(text *t, epm_text on_text, void *user) {
 
 /* Evaluate ids in parts, so that a cancellation is seen; *done counts those evaluated. */
 static int evaluate(epm_model *m, const int32_t *ids, size_t n, size_t *done, char *problem) {
-  for (*done = 0; *done < n && !atomic_load(&m->cancelled);) {
+  for (*done = 0; *done < n && !is_cancelled(m);) {
     size_t part = n - *done < BATCH ? n - *done : BATCH;
     if (check(ep_eval(m->session, ids + *done, NULL, (int32_t)part, NULL), "prompt", problem)) return EPM_ERROR;
     *done += part;
@@ -228,7 +241,7 @@ static int write_on(epm_model *m, int32_t previous, const epm_sampling *how, tex
     int32_t token;
     const char *bytes;
     size_t n;
-    if (atomic_load(&m->cancelled)) {
+    if (is_cancelled(m)) {
       *reason = EPM_CANCELLED;
       return 0;
     }
@@ -272,8 +285,9 @@ int epm_generate(epm_model *m, const char *prompt, size_t bytes, const epm_sampl
                 room.context - room.tokens);
   }
   text t = {0};
+  m->texts = m->texts + 1 ? m->texts + 1 : 1;
   atomic_store(&m->cancelled, 0);
-  atomic_store(&m->running, 1);
+  atomic_store(&m->running, m->texts);
   int bad = evaluate(m, ids, n, &done, problem);
   if (done) m->last = NONE;
   if (!bad && done == n)

@@ -494,6 +494,7 @@ int main(int argc, char **argv) {
     ep_choose_kernels(&fast, sets[i] & cpu);
     if ((sets[i] & cpu) != sets[i] || strcmp(fast.name, "generic") == 0) continue;
     printf("%s\n", fast.name);
+    CHECK(fast.scratch % 64 == 0 && fast.scratch <= EP_MOST_SCRATCH);
     if (argc > 1 && strcmp(argv[1], fast.name) != 0) continue;
     test_linear();
     test_attention();

@@ -5,10 +5,12 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..errors import ContextError, EdgePosError, FormatError
+from ..fixedpoint import FNV_OFFSET, fnv1a64
 from ..session_rules import whole_number, whole_numbers
 
 try:
@@ -167,6 +169,12 @@ class Image:
             selftest=tuple(ffi.unpack(c.selftest, c.n_selftest)) if c.selftest else (),
             **scalars,
         )
+
+    @cached_property
+    def checksum(self) -> int:
+        """FNV-1a of all its bytes, 64 bits: what `edgepos build --checksum` puts into a program. Reads the whole file."""
+        whole = self.bytes // 4 * 4
+        return fnv1a64(bytes(self._buffer[whole : self.bytes]), lib.ep_digest(FNV_OFFSET, ffi.cast("int32_t *", self._buffer), whole // 4))
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:

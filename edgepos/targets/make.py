@@ -8,23 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import EdgePosError, UnsupportedError
-from ..fixedpoint import fnv1a64
 from ..runtime.native import make_config
 from ..whole_file import whole_file
-from . import BOARDS, baremetal, build, runtime_of, tools
+from . import BOARDS, baremetal, build, runtime_of, stack, tools
 from .elf import section_sizes
 from .features import definitions
 from .linux import command_line
 from .processors import BARE, LINUX, MACOS, WASM, WINDOWS, ZIG, Target, target
 
-# What the deepest call takes at most, with the port's own frames: the tests keep the runtime's below 4 kB.
-STACK = 8192
+# Tokens that programs with vector kernels take at a time, and what these kernels take for themselves at most (EP_MOST_SCRATCH in kernels.h).
+VECTOR_BATCH, KERNEL_MEMORY = 128, 32768
 
 
 @dataclass(frozen=True)
 class Product:
     """A built program. Sizes in bytes: `code` and constants, `model` (in flash, or beside the program), `data` that is written, `arena` of the
-    session, `stack` that is reserved; `flash` and `ram` are what they add up to. `run` is the command that starts it."""
+    session, `stack` that is reserved (0: the system gives it); `flash` and `ram` are what they add up to. `run` is the command that starts it."""
 
     file: Path
     compiler: str
@@ -34,6 +33,7 @@ class Product:
     arena: int
     stack: int
     run: str
+    most: bool = False  # the arena depends on the processor that runs it
 
     @property
     def flash(self) -> int:
@@ -47,8 +47,8 @@ class Product:
 @dataclass(frozen=True)
 class Wish:
     """What is asked for: `board` is an emulated board's machine or a linker script (targets without an operating system), `flash` and `ram`
-    limits in bytes, `small` trades speed for size; with `checksum` a program without an operating
-    system compares the FNV-1a of the model in flash with what it was at the time of the build, before it opens it."""
+    limits in bytes, `small` trades speed for size; with `checksum` the program compares the FNV-1a of the model, in it or in a file, with what it
+    was at the time of the build, before it opens it."""
 
     embed: bool = False
     board: str | None = None
@@ -72,8 +72,6 @@ def make(bundle, name: str, output: Path, wish: Wish, progress=None) -> Product:
         raise EdgePosError(f"context {context}: the model takes 1 to {bundle.image.info.context} tokens")
     if wish.board and of.system != BARE:
         raise UnsupportedError(f"a board is named for targets without an operating system, and {of.name} has {of.system}; leave --board out")
-    if wish.checksum and of.system != BARE:
-        raise UnsupportedError(f"a checksum guards a model in flash, and {of.name} has {of.system}; leave --checksum out")
     compiler = ZIG if wish.cc in (None, "zig") else wish.cc
     tools.command(compiler)
     with tempfile.TemporaryDirectory(prefix="edgepos-") as folder:
@@ -91,7 +89,7 @@ def _check(of: Target, built: Product, wish: Wish) -> None:
         if room is not None and needed > room:
             parts = (
                 f"{built.code} code, {built.model} model" if what == "flash"
-                else f"{built.data} data, {built.arena} arena, {built.stack} stack; a smaller --context or a kv8 bundle needs less"
+                else f"{built.data} data, {built.arena} arena{f', {built.stack} stack' * bool(built.stack)}; a smaller --context or a kv8 bundle needs less"
             )  # fmt: skip
             raise EdgePosError(f"{of.name}: {needed} bytes of {what} are needed, there are {room} ({parts})")
 
@@ -102,6 +100,19 @@ def _place(file: Path, output: Path) -> None:
     with whole_file(output) as temporary:
         shutil.copyfile(file, temporary)
         temporary.chmod(0o755)
+
+
+def _stack_object(reserved: int, compiler: str, of: Target, folder: Path) -> Path:
+    """The symbol by which the linker script learns what to reserve."""
+    (folder / "stack.S").write_text(f".global edgepos_stack\n.set edgepos_stack, {reserved}\n", "ascii")
+    done = tools.run([*tools.command(compiler), *of.flags(compiler), "-c", folder / "stack.S", "-o", folder / "stack.o"], build.COMPILE_SECONDS)
+    if done.returncode != 0:
+        raise EdgePosError(f"{compiler} does not assemble a symbol: {tools.first_error(done.stderr)}")
+    return folder / "stack.o"
+
+
+def _checksum(bundle, wish: Wish) -> list[str]:
+    return [f"-DEDGEPOS_CHECKSUM={bundle.image.checksum:#x}ull"] if wish.checksum else []
 
 
 def _model_object(bundle, runtime: Path, compiler: str, flags, folder: Path) -> Path:
@@ -125,6 +136,7 @@ def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder:
     flags += [] if of.system == WINDOWS else ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
     flags += ["-pthread"] if threads else []
     flags += ["-DEDGEPOS_EMBEDDED", *definitions(bundle.program)] if wish.embed else []
+    flags += _checksum(bundle, wish)
     strip = {LINUX: ["-static", "-Wl,--gc-sections"], WINDOWS: ["-Wl,--gc-sections"], MACOS: ["-Wl,-dead_strip"], WASM: []}[of.system]
     strip += ["-s", "-Os"]  # by this zig compiles the C library
     objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)] if wish.embed else []
@@ -136,12 +148,19 @@ def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder:
     else:
         file = build.program(name, runtime, compiler, flags, command_line(runtime, threads), flags, strip, progress, optimize=optimize)
     size, model = file.stat().st_size, bundle.model_path.stat().st_size
-    arena = bundle.image.arena_size(context=context)
+    arena = _most_arena(bundle, of, context)
     runner = {WASM: "wasmtime --dir . ", LINUX: "./", MACOS: "./", WINDOWS: ""}[of.system] + "OUTPUT"
     argument = "" if wish.embed else " model.gguf"
     run = f"{runner}{argument} --context {context} " + _example(bundle.image.info)
     code = size - model if wish.embed else size
-    return Product(file, tools.version(compiler), code, model, 0, arena, STACK, run)
+    return Product(file, tools.version(compiler), code, model, 0, arena, 0, run, of.vectors)
+
+
+def _most_arena(bundle, of: Target, context: int) -> int:
+    """The session of any processor of the target: measured here in C for a machine of 64 bits, which needs the most."""
+    batch = 0 if bundle.program.one_call or not of.vectors else VECTOR_BATCH
+    plain = bundle.image.arena_size(config=make_config(context, batch, "generic"))
+    return plain + (KERNEL_MEMORY if of.vectors else 0)
 
 
 def _fast(of: Target, compiler: str) -> tuple[str, ...]:
@@ -159,19 +178,21 @@ def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: P
     board, script = _board(of, wish.board, runtime)
     batch = 0 if bundle.program.one_call else 1
     defined = ["-DEDGEPOS_EMBEDDED", "-DEDGEPOS_NATIVE", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program)]
-    defined += [f"-DEDGEPOS_CHECKSUM={fnv1a64(bundle.model_path.read_bytes()):#x}ull"] if wish.checksum else []
+    defined += _checksum(bundle, wish)
     defined += ["-DEDGEPOS_SHORT_TEXTS"] if wish.small else []
     optimize = build.small_code(compiler) if wish.small else ("-O2",)
     flags = [*baremetal.c_flags(compiler, optimize, of.flags(compiler)), *defined]
     objects = [_model_object(bundle, runtime, compiler, of.flags(compiler), folder)]
-    objects += build.library_and(runtime, compiler, flags, baremetal.board_sources(runtime), folder, progress)
+    objects += build.library_and(runtime, compiler, [*flags, *stack.flags(compiler)], baremetal.board_sources(runtime), folder, progress)
+    reserved = stack.deepest(objects, "reset_handler")
+    objects.append(_stack_object(reserved, compiler, of, folder))
     file = folder / f"{of.name}.elf"
     build.link(compiler, [*flags, *objects, *baremetal.link_flags(script, compiler), "-s"], file, progress, runtime / "ports" / "baremetal")
     sizes = section_sizes(file)
     # No kernel of a Cortex-M takes memory of its own; those of the processor that builds may.
     arena = bundle.image.arena_size(config=make_config(max(context, len(bundle.image.info.selftest)), batch, "generic"))
     run = f"flash OUTPUT with the board's debugger, which shows its output (semihosting); in qemu: {board.command('OUTPUT')}" if board else "flash OUTPUT with the board's debugger"
-    return Product(file, tools.version(compiler), sizes["code"], sizes["model"], sizes["data"], arena, STACK, run)
+    return Product(file, tools.version(compiler), sizes["code"], sizes["model"], sizes["data"], arena, reserved, run)
 
 
 def _board(of: Target, name: str | None, runtime: Path):

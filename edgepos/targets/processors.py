@@ -27,6 +27,11 @@ class Target:
     gcc_flags: tuple[str, ...] = ()
 
     @property
+    def vectors(self) -> bool:
+        """Whether its programs may find vector kernels, which take more tokens at a time and memory of their own."""
+        return self.triple.startswith(("aarch64", "arm-", "x86_64"))
+
+    @property
     def suffix(self) -> str:
         """What the name of its programs ends with."""
         return {WASM: ".wasm", WINDOWS: ".exe", BARE: ".elf"}.get(self.system, "")

@@ -57,10 +57,11 @@ typedef struct ep_norm {
 } ep_norm;
 
 enum { EP_GROUP = 4, EP_GROUP_KEYS = 128 }; /* most query heads and keys of one call of the kernels for a group of heads */
+enum { EP_MOST_SCRATCH = 32768 };
 
 typedef struct ep_kernels {
   const char *name;
-  size_t scratch; /* a multiple of 64 */
+  size_t scratch; /* a multiple of 64, at most EP_MOST_SCRATCH */
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
   /* Where not NULL: lays out the x of a LINEAR, [tokens][cols], for its kernels, in place. Their tiles begin EP_TILE_TOKENS tokens apart. */
   void (*arrange)(int16_t *x, int32_t cols, int32_t tokens);
