@@ -42,6 +42,7 @@
 #define EP_FEATURE_CENTER 0x4000u
 #define EP_FEATURE_LINEAR_BIAS 0x8000u
 #define EP_FEATURE_W16G32 0x10000u /* beside that of w8g32 */
+#define EP_FEATURE_ENCODE 0x20000u /* text to ids: a program without it only prints them, and leaves the tables for it alone */
 
 #define EP_HAS(features) (((features) & ~EDGEPOS_FEATURES) == 0)
 #define EP_HAS_ANY(features) (((features) & EDGEPOS_FEATURES) != 0)

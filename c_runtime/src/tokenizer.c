@@ -24,13 +24,14 @@ static ep_status open_tokenizer(ep_tokenizer *t, const ep_model *model) {
   t->bytes = ep_data(&p, h[EP_H_BYTES]);
   t->types = ep_i8(&p, h[EP_H_TYPES]);
   t->byte_ids = ep_i32(&p, h[EP_H_BYTE_IDS]);
+  t->eos = words_of(&p, EP_H_EOS, -1);
+  if (t->eos) t->n_eos = ep_cols(&p, h[EP_H_EOS]);
+  if (!EP_HAS(EP_FEATURE_ENCODE)) return EP_OK; /* nobody has checked the others */
   t->trie = words_of(&p, EP_H_TRIE, -1);
   t->pairs = words_of(&p, EP_H_PAIRS, -1);
   if (t->pairs) t->n_pairs = ep_rows(&p, h[EP_H_PAIRS]);
   t->added = words_of(&p, EP_H_ADDED, -1);
   if (t->added) t->n_added = ep_cols(&p, h[EP_H_ADDED]);
-  t->eos = words_of(&p, EP_H_EOS, -1);
-  if (t->eos) t->n_eos = ep_cols(&p, h[EP_H_EOS]);
   t->starts = words_of(&p, EP_H_STARTS, 0);
   t->scores = words_of(&p, EP_H_SCORES, 0);
   t->map = words_of(&p, EP_H_MAP, 0);
@@ -179,7 +180,7 @@ size_t ep_encode_chat_scratch(const ep_model *model, const char *text, size_t by
   ep_tokenizer t;
   walk w;
   size_t total = 0;
-  if (open_tokenizer(&t, model) != EP_OK || (bytes && !text) || bytes > INT32_MAX / 64) return 0;
+  if (!EP_HAS(EP_FEATURE_ENCODE) || open_tokenizer(&t, model) != EP_OK || (bytes && !text) || bytes > INT32_MAX / 64) return 0;
   if (!good_contents(contents, n_contents, bytes)) return 0;
   int rewritten = rewrites(&t, t.flags & EP_F_SPACE);
   begin_walk(&w, &t, (const uint8_t *)text, bytes, contents, n_contents);
@@ -199,7 +200,7 @@ static ep_status encode(const ep_model *model, const char *text, size_t bytes, c
                         int32_t *ids, size_t max, int32_t *scratch, size_t *n) {
   ep_tokenizer t;
   walk w;
-  ep_status st = open_tokenizer(&t, model);
+  ep_status st = EP_HAS(EP_FEATURE_ENCODE) ? open_tokenizer(&t, model) : EP_ERR_INCLUDED;
   if (st != EP_OK) return st;
   int suffix = (t.flags & EP_F_SUFFIX) != 0;
   if (!n || (max && !ids) || (bytes && (!text || !scratch)) || bytes > INT32_MAX / 64) return EP_ERR_ARGUMENT;

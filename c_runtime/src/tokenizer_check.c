@@ -133,6 +133,8 @@ static int good_steps(const ep_program *p) {
          h[EP_H_WORD_CHARS] >= 0;
 }
 
+#define ENCODES EP_HAS(EP_FEATURE_ENCODE)
+
 ep_status ep_check_tokenizer(const ep_program *p, uint64_t *word) {
   const int32_t *h = p->header;
   int32_t kind = h[EP_H_TOKENIZER];
@@ -144,15 +146,15 @@ ep_status ep_check_tokenizer(const ep_program *p, uint64_t *word) {
                 : !good_offsets(p)                                                       ? EP_H_OFFSETS
                 : !good_bytes(p)                                                         ? EP_H_BYTES
                 : !good_types(p)                                                         ? EP_H_TYPES
-                : !good_pairs(p)                                                         ? EP_H_PAIRS
+                : ENCODES && !good_pairs(p)                                              ? EP_H_PAIRS
                 : !good_ids(p)                                                           ? EP_H_BYTE_IDS
-                : !good_tokens_trie(p)                                                   ? EP_H_TRIE
-                : !good_added(p)                                                         ? EP_H_ADDED
-                : !good_starts(p)                                                        ? EP_H_STARTS
+                : ENCODES && !good_tokens_trie(p)                                        ? EP_H_TRIE
+                : ENCODES && !good_added(p)                                              ? EP_H_ADDED
+                : ENCODES && !good_starts(p)                                             ? EP_H_STARTS
                 : !good_flagged(p, EP_F_UNKNOWN, EP_H_UNKNOWN)                           ? EP_H_UNKNOWN
                 : !good_flagged(p, EP_F_SUFFIX, EP_H_SUFFIX)                             ? EP_H_SUFFIX
-                : !good_scores(p)                                                        ? EP_H_SCORES
-                                                                                         : ep_check_normalizer(p);
+                : ENCODES && !good_scores(p)                                             ? EP_H_SCORES
+                                                                                         : ENCODES ? ep_check_normalizer(p) : 0;
   *word = (uint64_t)bad;
   return bad ? EP_ERR_FORMAT : EP_OK;
 }

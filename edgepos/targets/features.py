@@ -5,7 +5,10 @@ from __future__ import annotations
 from ..program import INTERLEAVED, NONE, W4G32, W16G32, Op, Program
 
 
-def definitions(program: Program) -> list[str]:
+ENCODE = 1 << 17
+
+
+def definitions(program: Program, encodes: bool = True) -> list[str]:
     """Compiler flags that name the opcodes, the kind, cut and normalizer of the tokenizer, and the features, that the program has."""
     header = program.header
     masks = {
@@ -14,7 +17,7 @@ def definitions(program: Program) -> list[str]:
         "PRETOKENIZERS": 1 << header.pre_tokenizer,
         "NORMALIZERS": 1 << header.normalizer,
     }
-    masks["FEATURES"] = _features(program)
+    masks["FEATURES"] = _features(program) | ENCODE * encodes
     return [f"-DEDGEPOS_{name}={mask:#x}u" for name, mask in masks.items()]
 
 

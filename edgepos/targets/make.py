@@ -177,7 +177,7 @@ def _bare(bundle, of: Target, compiler: str, context: int, wish: Wish, folder: P
     runtime = runtime_of(bundle)
     board, script = _board(of, wish.board, runtime)
     batch = 0 if bundle.program.one_call else 1
-    defined = ["-DEDGEPOS_EMBEDDED", "-DEDGEPOS_NATIVE", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program)]
+    defined = ["-DEDGEPOS_EMBEDDED", "-DEDGEPOS_NATIVE", f"-DEDGEPOS_CONTEXT={context}", f"-DEDGEPOS_BATCH={batch}", *definitions(bundle.program, encodes=False)]
     defined += _checksum(bundle, wish)
     defined += ["-DEDGEPOS_SHORT_TEXTS"] if wish.small else []
     optimize = build.small_code(compiler) if wish.small else ("-O2",)
