@@ -9,14 +9,14 @@ from foreign_graphs import DIM, HEAD_DIM, HEADS, TABLE, decoder, plain_attention
 from onnx import numpy_helper
 from test_export_onnx_spellings import (
     MS, ROTATIONS, WIDE, alibi_added, alibi_by_key, alibi_table, cached_tables, clipped, complex_product, group_query, learned, operator,
-    operator_interleaved, partial, rotate_half, sinusoidal, stacked_pairs, steps_of, stretched, t5,
+    operator_interleaved, operator_of_ort, partial, rotate_half, sinusoidal, stacked_pairs, steps_of, stretched, t5,
 )  # fmt: skip
 
 from edgepos.errors import UnsupportedError
 from edgepos.positions import Alibi, Learned, RelativeBias
 
 BY_FREQUENCIES = (rotate_half, complex_product, stacked_pairs, partial, stretched)
-BY_TABLES = (cached_tables, operator, operator_interleaved)
+BY_TABLES = (cached_tables, operator, operator_interleaved, operator_of_ort)
 
 
 def altered(model: onnx.ModelProto, shape: tuple[int, ...], place, by: float, *, every: bool = False) -> onnx.ModelProto:
@@ -31,7 +31,7 @@ def altered(model: onnx.ModelProto, shape: tuple[int, ...], place, by: float, *,
 
 
 def turning(turn, opset: int = 21) -> onnx.ModelProto:
-    return decoder(attend=lambda g, x: plain_attention(g, x, turn), opset=23 if "operator" in turn.__name__ else opset)
+    return decoder(attend=lambda g, x: plain_attention(g, x, turn), opset=23 if "operator" in turn.__name__ else opset, domains=MS)
 
 
 def masked(mask) -> onnx.ModelProto:

@@ -11,8 +11,12 @@ import onnx
 import pytest
 from foreign_graphs import decoder
 from test_export_onnx_blocks import Genai
+from test_export_onnx_halves import halved
 from test_export_onnx_lengths import branched, by_length, merged, table_branch
-from test_export_onnx_spellings import alibi_added, attention_operator, head_norms, learned, plain_attention, t5
+from test_export_onnx_spellings import (
+    MS, alibi_added, attention_operator, by_einsum, cached_tables, head_norms, learned, learned_behind_padding, ort_attention, ort_embeddings,
+    plain_attention, t5,
+)  # fmt: skip
 
 from edgepos.errors import EdgePosError
 from edgepos.export import load
@@ -28,6 +32,9 @@ GROUPS = {
     "alibi": lambda: decoder(attend=lambda g, x: plain_attention(g, x, None, alibi_added)),
     "operators": lambda: decoder(attend=attention_operator, opset=23),
     "genai": lambda: Genai(zeros="codes").model(tied=True),
+    "optimizer": lambda: decoder(attend=ort_attention, start=ort_embeddings, domains=MS),
+    "letters": lambda: decoder(attend=by_einsum, start=learned_behind_padding),
+    "halves": lambda: halved(decoder(attend=lambda g, x: plain_attention(g, x, cached_tables)), onnx.TensorProto.FLOAT16),
     "tables": lambda: table_branch(50, (50, 90)),
     "lengths": lambda: by_length(30),
     "merged": merged,

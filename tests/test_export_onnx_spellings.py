@@ -80,6 +80,13 @@ def operator_interleaved(g, x):
     return g.op("RotaryEmbedding", x, *tables, g.op("Unsqueeze", g.positions(), g.ints(0)), interleaved=1)
 
 
+def operator_of_ort(g, x):
+    """com.microsoft's, whose second input is the positions."""
+    positions = np.arange(TABLE)[:, None] * inv_freq()[None]
+    tables = [g.put(f(positions).astype(np.float32)) for f in (np.cos, np.sin)]
+    return g.op("RotaryEmbedding", x, g.op("Unsqueeze", g.positions(), g.ints(0)), *tables, domain="com.microsoft")
+
+
 def partial(g, x):
     """The first four components of six, by theta 500 of frequencies divided by 2."""
     table = angles(g, inv_freq(500.0, 2) / 2)
@@ -118,6 +125,7 @@ ROTATIONS = {
     cached_tables: HALF,
     operator: HALF,
     operator_interleaved: NEIGHBOURS,
+    operator_of_ort: HALF,
     stretched: Rope(HEAD_DIM, scaling={"rope_type": "custom", "inv_freq": [float(f) for f in STRETCHED]}),
     stretched_partly: Rope(HEAD_DIM, rotary_dim=4, theta=2267.57),  # two frequencies always have a theta: 0.021^-2
     partial: Rope(HEAD_DIM, rotary_dim=4, theta=500.0, scaling={"rope_type": "linear", "factor": 2.0}),
@@ -127,9 +135,9 @@ ROTATIONS = {
 @pytest.mark.parametrize("turn", ROTATIONS, ids=lambda f: f.__name__)
 def test_rotations(turn, tmp_path):
     opset = 23 if "operator" in turn.__name__ else 21
-    program, canonical = steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn), opset=opset), tmp_path)
+    program, canonical = steps_of(decoder(attend=lambda g, x: plain_attention(g, x, turn), opset=opset, domains=MS), tmp_path)
     assert program.positions() == ROTATIONS[turn]
-    assert canonical.context == (TABLE if turn in (cached_tables, operator, operator_interleaved) else 2048)
+    assert canonical.context == (TABLE if turn in (cached_tables, operator, operator_interleaved, operator_of_ort) else 2048)
 
 
 @pytest.mark.parametrize(
@@ -338,6 +346,13 @@ def by_einsum(g, x):
     return g.op("Einsum", y, g.random(HEADS, HEAD_DIM, DIM), equation="bshn,hnd->bsd")
 
 
+def ort_attention(g, x):
+    """As ONNX Runtime's optimizer writes it: one matrix, a count of the tokens that are no padding."""
+    g.inputs += [helper.make_tensor_value_info("attention_mask", TensorProto.INT64, [1, "tokens"])]
+    count = g.op("Cast", g.op("ReduceSum", "attention_mask", g.ints(1), keepdims=0), to=TensorProto.INT32)
+    return g.op("Attention", x, g.random(DIM, 3 * DIM), g.random(3 * DIM), count, domain="com.microsoft", num_heads=HEADS, unidirectional=1)
+
+
 def attention_operator(g, x):
     q, k, v = g.linear(x, DIM, DIM), g.linear(x, DIM, 2 * HEAD_DIM), g.linear(x, DIM, 2 * HEAD_DIM)
     return g.op("Attention", q, k, v, q_num_heads=HEADS, kv_num_heads=2, is_causal=1)
@@ -370,6 +385,7 @@ ATTENTIONS = {
     fused: (HEADS, HEADS, NoPosition()),
     by_head: (HEADS, HEADS, NoPosition()),
     by_einsum: (HEADS, HEADS, NoPosition()),
+    ort_attention: (HEADS, HEADS, NoPosition()),
     capped: (HEADS, HEADS, NoPosition()),
     head_norms: (HEADS, HEADS, HALF),
     attention_operator: (HEADS, 2, NoPosition()),
@@ -483,6 +499,13 @@ def learned_behind_padding(g, x):
     return g.op("Add", x, g.op("Gather", g.random(TABLE, DIM), g.op("Add", counted, g.ints(1))))
 
 
+def ort_embeddings(g, x):
+    """Words, positions, the type of the tokens and the norm in one operator."""
+    ids, kinds = (g.op("Cast", y, to=TensorProto.INT32) for y in ("input_ids", g.op("Mul", g.op("Unsqueeze", g.positions(), g.ints(0)), g.ints(0))))
+    tables = [g.random(rows, DIM) for rows in (VOCAB, TABLE, 2)]
+    return g.op("EmbedLayerNormalization", ids, kinds, *tables, g.random(DIM, mean=1.0), g.random(DIM), outputs=2, domain="com.microsoft", epsilon=1e-12)
+
+
 def one_type(g, x):
     """The row of the only type of tokens, and no positions."""
     return g.op("Add", x, g.op("Gather", g.random(1, DIM), g.ints(0)))
@@ -498,6 +521,7 @@ PLACES = {
     learned: (Learned(TABLE), TABLE),
     learned_behind_padding: (Learned(TABLE - 2), TABLE - 2),
     one_type: (NoPosition(), 2048),
+    ort_embeddings: (Learned(TABLE), TABLE),
     learned_from_two: (Learned(TABLE - 2), TABLE - 2),
     sinusoidal: (Sinusoidal(DIM), TABLE),
 }
@@ -505,7 +529,7 @@ PLACES = {
 
 @pytest.mark.parametrize("start", PLACES, ids=lambda f: f.__name__)
 def test_positions_that_are_added(start, tmp_path):
-    program, canonical = steps_of(decoder(start=start), tmp_path)
+    program, canonical = steps_of(decoder(start=start, domains=MS), tmp_path)
     assert (program.positions(), canonical.context) == PLACES[start]
 
 

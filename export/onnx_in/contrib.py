@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from . import blocks, norms
+from . import blocks, moves, norms
 from .activations import gelu, gelu_tanh, sigmoid
 from .algebra import as_function
 from .compound import all_empty, attend, mask_steps, merged_heads, rotate, rotation_tables, split_heads, turned
+from .linears import linear
 from .looks import module_of
+from .positions import place
 from .values import Form, Function, MaskStep
 
 
@@ -24,6 +26,7 @@ def _skip_norm(center: bool):
             raise reader.unknown(node, arguments)
         if bias is not None:
             x = reader.writer.settle(reader.writer.as_form(x).plus(bias))
+        norms.refuse_statistics(reader, node)
         total = reader.writer.made(reader.writer.add(x, skip, f"{module_of(node)}.sum"), x.shape)
         return [norms.norm_of(reader, node, total, gamma, beta, center=center), None, None, total][: len(node.outputs)]
 
@@ -96,17 +99,62 @@ def _multi_head_attention(reader, node: ir.Node, arguments: list):
     if bias is not None:
         parts = np.split(np.ravel(bias), np.cumsum([q.shape[-1], k.shape[-1]]))
         q, k, v = (reader.writer.settle(x.plus(b)) for x, b in zip((q, k, v), parts))
-    steps = mask_steps(reader, node, 5, scores_bias, heads)
+    return _attended(reader, node, [split_heads(x, heads) if len(x.shape) == 3 else x for x in (q, k, v)], scores_bias)
+
+
+def _attended(reader, node: ir.Node, qkv: list[Form], scores_bias) -> list:
+    """The outputs of an attention of q, k and v [1, heads, S, n] with a bias as input 5."""
+    steps = mask_steps(reader, node, 5, scores_bias, qkv[0].shape[1])
     if node.attributes.get_int("unidirectional", 0):
         steps.append(MaskStep("causal", None))
-    q, k, v = (split_heads(x, heads) if len(x.shape) == 3 else x for x in (q, k, v))
     scale = node.attributes.get_float("scale", 0.0) or None
-    result = merged_heads(attend(reader, node, q, k, v, scale=scale, softcap=0.0, steps=steps))
+    result = merged_heads(attend(reader, node, *qkv, scale=scale, softcap=0.0, steps=steps))
     return [result, *[None] * (len(node.outputs) - 1)]
 
 
+def _attention(reader, node: ir.Node, arguments: list):
+    """Attention over one matrix for q, k and v [in, out]."""
+    x, weights, bias, mask, past, scores_bias = [*arguments, *[None] * 6][:6]
+    heads, writer = node.attributes.get_int("num_heads", 0), reader.writer
+    constants = isinstance(weights, np.ndarray) and weights.ndim == 2 and (bias is None or isinstance(bias, np.ndarray))
+    if not isinstance(x, (Form, Function)) or not constants or heads < 1 or not all_empty([past]) or node.attributes.get_int("do_rotary", 0):
+        raise reader.unknown(node, arguments)
+    if mask is not None and not (isinstance(mask, np.ndarray) and mask.ndim <= 2 and (np.ravel(mask) == (reader.length if mask.size == 1 else 1)).all()):
+        raise writer.refuse("a mask of padding that is not all ones", "texts without padding")
+    sizes = list(node.attributes.get_ints("qkv_hidden_sizes", [])) or [weights.shape[1] // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != weights.shape[1] or any(n < 1 or n % heads for n in sizes):
+        raise writer.refuse(f"q, k and v of {sizes} for {heads} heads in {weights.shape[1]} columns", "sizes that add up, of whole heads")
+    rows = linear(reader, node, x, weights.T, node.inputs[1], bias)
+    cuts = np.cumsum([0, *sizes])
+    return _attended(reader, node, [split_heads(rows.moved(lambda a, i=i: a[..., cuts[i] : cuts[i + 1]]), heads) for i in range(3)], scores_bias)
+
+
+def _embed_layer_norm(reader, node: ir.Node, arguments: list):
+    """norm(rows of tokens + rows of positions + row of the type). Its count of real tokens is None: all of them are."""
+    ids, kinds, words, positions, types, gamma, beta, mask, order = [*arguments, *[None] * 9][:9]
+    s, writer = reader.length, reader.writer
+    tables = all(isinstance(a, np.ndarray) and a.ndim == 2 for a in (words, positions))
+    if not tables or not all(a is None or isinstance(a, np.ndarray) for a in (kinds, types, mask, order)) or positions.shape[1] != words.shape[1]:
+        raise reader.unknown(node, arguments)
+    if mask is not None and not np.all(mask == 1) or order is not None and not np.array_equal(np.ravel(order), np.arange(s)):
+        raise writer.refuse("a mask of padding or positions that do not count from 0", "texts without padding")
+    row = np.zeros(words.shape[1])
+    if types is not None:
+        kind = np.zeros(1, np.int64) if kinds is None else np.unique(kinds)
+        if kind.size != 1:
+            raise writer.refuse("several types of tokens in a text", "one type")
+        row = np.asarray(types[int(kind[0])], np.float64)
+    x = moves.embed(reader, node, words, ids, at=2)
+    writer.limit(len(positions))
+    total = writer.made(place(writer, writer.value(x), positions.astype(np.float64) + row), x.shape)
+    y = norms.norm_of(reader, node, total, gamma, beta, center=True, usual=1e-12)
+    return [y, None, total][: len(node.outputs)]
+
+
 OPERATORS = blocks.OPERATORS | {
+    "Attention": _attention,
     "BiasGelu": _activation(lambda x, node: gelu(x)),
+    "EmbedLayerNormalization": _embed_layer_norm,
     "FastGelu": _activation(lambda x, node: gelu_tanh(x)),
     "Gelu": _activation(lambda x, node: gelu(x)),
     "GroupQueryAttention": _group_query_attention,

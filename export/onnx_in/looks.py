@@ -17,7 +17,8 @@ OPERATOR = re.compile(r"\w{1,60}")
 def label(node: ir.Node) -> str:
     """The name and operator of a node."""
     name = node.name or (node.outputs[0].name if node.outputs else None) or "?"
-    return f"node {shorten(name)} ({node.op_type if OPERATOR.fullmatch(node.op_type) else shorten(node.op_type)})"
+    op = str(node.op_type)  # bytes, where a damaged file has no UTF-8 there
+    return f"node {shorten(name)} ({op if OPERATOR.fullmatch(op) else shorten(op)})"
 
 
 def refuse(node: ir.Node, found: str, supported: str) -> UnsupportedError:

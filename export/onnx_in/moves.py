@@ -117,8 +117,8 @@ def _gather(reader, node: ir.Node, arguments: list):
     return _moved(reader, node, arguments)
 
 
-def embed(reader, node: ir.Node, table: np.ndarray | BlockRows, ids: Form) -> Form:
-    """Rows of a table for the token ids."""
+def embed(reader, node: ir.Node, table: np.ndarray | BlockRows, ids: Form, at: int = 0) -> Form:
+    """Rows of a table, the node's input `at`, for the token ids."""
     writer = reader.writer
     used = reader.sources.used(ids.codes) if isinstance(ids, Form) else []
     is_ids = len(used) == 1 and isinstance(used[0].what, TokenIds) and ids.is_pure
@@ -126,7 +126,7 @@ def embed(reader, node: ir.Node, table: np.ndarray | BlockRows, ids: Form) -> Fo
         raise reader.unknown(node, [table, ids])
     if writer.embedding is not None:
         raise writer.refuse("a second table of embeddings read by the token ids", "one")
-    origin = node.inputs[0]
+    origin = node.inputs[at]
     name = origin.name if origin.const_value is not None and origin.name else f"{module_of(node)}.weight"
     weight = writer.weight(name, table, name)
     writer.embedding = (name, table)

@@ -130,11 +130,18 @@ def _rms_norm(reader, node: ir.Node, arguments: list):
 
 
 def _norm_operator(reader, node: ir.Node, arguments: list, *, center: bool):
+    refuse_statistics(reader, node)
     return norm_of(reader, node, arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None, center=center)
 
 
-def norm_of(reader, node: ir.Node, x, gamma, beta, *, center: bool):
-    """The norm an operator names, with its weights."""
+def refuse_statistics(reader, node: ir.Node) -> None:
+    """Refuse a norm whose mean or deviation is read."""
+    if any(value.uses() or value in reader.graph.outputs for value in node.outputs[1:3]):
+        raise reader.writer.refuse("its second output is used", "the normalized output only")
+
+
+def norm_of(reader, node: ir.Node, x, gamma, beta, *, center: bool, usual: float = 1e-5):
+    """The norm an operator names, with its weights. usual: its epsilon where the node has none."""
     if not isinstance(x, (Form, Function)) or not isinstance(gamma, np.ndarray) or not (beta is None or isinstance(beta, np.ndarray)):
         raise reader.unknown(node, [x, gamma, beta])
     row = pooling.row_of(reader.writer, x)
@@ -143,15 +150,13 @@ def norm_of(reader, node: ir.Node, x, gamma, beta, *, center: bool):
     axis, n = node.attributes.get_int("axis", -1), x.shape[-1]
     if axis not in (-1, len(x.shape) - 1) or gamma.size != n or (beta is not None and beta.size != n):
         raise reader.unknown(node, [x, gamma, beta])
-    if any(value.uses() or value in reader.graph.outputs for value in node.outputs[1:3]):
-        raise reader.writer.refuse("its second output is used", "the normalized output only")
     if row is not None:
         return pooling.normed_row(reader, node, row, x.shape, gamma, beta, center)
     codes = x.codes[0]
     if center:
         source = reader.sources.new(Centered(codes.reshape(-1, n)), codes.size // reader.length)
         codes = reader.sources.form(source, x.shape).codes[0]
-    epsilon = float(np.float32(node.attributes.get_float("epsilon", 1e-5)))
+    epsilon = float(np.float32(node.attributes.get_float("epsilon", usual)))
     weights = [None if w is None else w.ravel().astype(np.float64) for w in (gamma, beta)]
     return _norm(reader, node, codes, center, epsilon, *weights)
 

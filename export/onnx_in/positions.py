@@ -27,7 +27,11 @@ def add_positions(writer, x: ir.Value, const: np.ndarray) -> ir.Value:
             break
     else:
         raise writer.refuse("a sum with a constant that differs by position and is no table of the graph", "a table of positions added to the embeddings")
-    rows = writer.whole(value).reshape(-1, const.shape[1]).astype(np.float64) + rest[0]
+    return place(writer, x, writer.whole(value).reshape(-1, const.shape[1]).astype(np.float64) + rest[0])
+
+
+def place(writer, x: ir.Value, rows: np.ndarray) -> ir.Value:
+    """x plus the rows float64 [positions, width] by position."""
     writer.placed = True
     spec = _sinusoidal(rows)
     if spec is not None:
