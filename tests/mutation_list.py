@@ -86,6 +86,7 @@ MUTATIONS = (
     Mutation("inputs in groups round down", _SRC + "fixed.c", "(i < n ? x[i] : 0, s) + 255 * d;", "(i < n ? x[i] : 0, s) + 254 * d;"),
     Mutation("inputs in groups reach 128", _SRC + "fixed.h", "(((a - 1) >> s) + 127) / 127", "(((a - 1) >> s) + 127) / 128"),
     Mutation("a minimum without the scale of its inputs", _SRC + "kernels/generic.c", "dot * g[0] + (int64_t)sum * g[1];", "dot * g[0] + (int64_t)sum * (g[1] >> 1);"),
+    Mutation("fine parts of other rows", _SRC + "linear.c", "op[EP_O_T2]) + row, t)", "op[EP_O_T2]) + (row ? row - 1 : 1), t)"),
     Mutation("an input is narrowed like another one", _SRC + "linear.c", "return before[EP_O_IN0] == op[EP_O_IN0] &&", "return"),
     Mutation("golden's inputs round twice", "edgepos/fixedpoint.py", "return div_round_half_up(groups, (d << s[..., None])[..., None])", "return div_round_half_up(rshift_round(groups, s[..., None, None]), d[..., None])", SPECIFICATION_TESTS),
     Mutation("vectors turn heads by a wrong sign", _SRC + "kernels/rotate_avx2.c", "_mm256_sub_epi16(_mm256_setzero_si256(), vs)", "vs", ROWS_TESTS),
