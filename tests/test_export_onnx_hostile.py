@@ -84,7 +84,7 @@ def _with_weight(**fields):
     return model
 
 
-@pytest.mark.parametrize("dims", [[1 << 40, 1 << 20], [40, 25], [-1, 960], [0]])
+@pytest.mark.parametrize("dims", [[1 << 40, 1 << 20], [(1 << 63) - 1] * 20, [40, 25], [-1, 960], [0]])
 def test_a_weight_whose_shape_is_not_its_bytes_is_refused(dims, tmp_path):
     refused(_with_weight(dims=dims), tmp_path, FormatError, r"tensor 'c0' (has shape|holds \d+ bytes)")
 
@@ -215,6 +215,12 @@ def test_names_of_operators_are_shown_short_and_in_one_line(tmp_path):
         assert str(info.value).isprintable() and len(str(info.value)) < 300
 
 
+def test_names_of_operators_that_are_no_text_are_refused(tmp_path):
+    path = save(decoder(mlp=lambda g, x: g.op("Zork", x)), tmp_path)
+    path.write_bytes(path.read_bytes().replace(b'"\x04Zork', b'"\x04Z\xffrk'))
+    refused(path, tmp_path, FormatError, "its operator or domain is no text|not a valid ONNX file")
+
+
 def test_weights_in_sparse_form_are_refused(tmp_path):
     model = decoder()
     first = model.graph.initializer[0]
@@ -295,7 +301,7 @@ def test_names_of_nodes_on_constants_are_shown_short_and_in_one_line(tmp_path):
 
 def test_unknown_operators_of_known_domains_are_refused(tmp_path):
     model = decoder(mlp=lambda g, x: g.op("MoE", x, domain="com.microsoft"), domains={"com.microsoft": 1})
-    refused(model, tmp_path, UnsupportedError, r"node 'n\d+_MoE' \(MoE\): a choice by values, as in a mixture of experts, on a tensor \[1, 11, 24\]; supported: of com.microsoft: BiasGelu")
+    refused(model, tmp_path, UnsupportedError, r"node 'n\d+_MoE' \(MoE\): a choice by values, as in a mixture of experts, on a tensor \[1, 11, 24\]; supported: of com.microsoft: Attention, BiasGelu")
 
 
 @pytest.mark.parametrize("kind", ["Expand", "ConstantOfShape", "Range", "Tile"])

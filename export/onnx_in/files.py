@@ -96,7 +96,7 @@ def check_tensor(tensor: ir.TensorProtocol, origin: str, folder: Path | None) ->
         raise UnsupportedError(f"{origin}: tensor {name} is {tensor.dtype.name}; supported: numbers")
     if any(d < 0 for d in shape):
         raise FormatError(f"{origin}: tensor {name} has shape {shape}; sizes are at least 0")
-    needed = math.ceil(math.prod(shape) * tensor.dtype.bitwidth / 8)
+    needed = -(-math.prod(shape) * tensor.dtype.bitwidth // 8)
     if needed > LARGEST_TENSOR:
         raise FormatError(f"{origin}: tensor {name} has shape {shape}; at most {LARGEST_TENSOR} bytes are supported")
     if isinstance(tensor, ir.ExternalTensor):
@@ -152,6 +152,8 @@ def _check_nodes(model: ir.Model, origin: str) -> None:
             raise UnsupportedError(f"{origin}: more than {MOST_NODES} nodes, or branches {depth} deep; supported: up to that, and {DEEPEST} deep")
         for node in graph:
             name = f"{origin}: {label(node)}"
+            if not isinstance(node.op_type, str) or not isinstance(node.domain, str):  # bytes, where protobuf finds no UTF-8
+                raise FormatError(f"{name}: its operator or domain is no text; export the model again")
             if (node.domain, node.op_type) in known:
                 continue
             if node.domain not in DOMAINS:

@@ -17,7 +17,7 @@ OPERATOR = re.compile(r"\w{1,60}")
 def label(node: ir.Node) -> str:
     """The name and operator of a node."""
     name = node.name or (node.outputs[0].name if node.outputs else None) or "?"
-    op = str(node.op_type)  # bytes, where a damaged file has no UTF-8 there
+    op = str(node.op_type)
     return f"node {shorten(name)} ({op if OPERATOR.fullmatch(op) else shorten(op)})"
 
 
