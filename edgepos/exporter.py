@@ -37,7 +37,7 @@ def export_bundle(
     weights:     "source" (the integers of a GGUF or ONNX file that has some; its default), "w8g32" (int8, groups of 32; else the default),
                  "w8" (int8 per row), "w4g32" (4 bits, groups of 32; costs accuracy where the source is float), "w16g32" (twice w8g32, the
                  second for what the first leaves: twice its bytes and products)
-    activations: "a16", or "a8g32" (int8, groups of 32, for the inputs of matrices but down projections and the logits: faster on
+    activations: "a16", or "a8g32" (int8, groups of 32, for the inputs of matrices but down projections: faster on
                  processors with int8 dot products; docs/accuracy.md says what it costs)
     kv:          "kv16" or "kv8"
     context:     most tokens of a session; default the model's

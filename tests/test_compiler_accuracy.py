@@ -73,11 +73,11 @@ def test_kv8_adds_little(floats, integers, texts):
 
 
 def test_inputs_in_groups_cost_little(model, programs, floats, integers, texts):
-    """Half as many bits for the inputs of matrices, but for down projections and the logits."""
+    """Half as many bits for the inputs of matrices, but for down projections."""
     linears = {op.name.split(".")[-1]: op.params["inputs"] for op in programs["a8g32"].ops if op.code == Op.LINEAR}
-    assert linears == {"q": A8G32, "k": A8G32, "v": A8G32, "out": A8G32, "gate": A8G32, "up": A8G32, "down": A16, "head": A16}
+    assert linears == {"q": A8G32, "k": A8G32, "v": A8G32, "out": A8G32, "gate": A8G32, "up": A8G32, "down": A16, "head": A8G32}
     base, groups = (compared(floats, integers[name], texts) for name in ("kv16", "a8g32"))
-    assert groups["kl_mean"] - base["kl_mean"] <= 3e-4
+    assert groups["kl_mean"] - base["kl_mean"] <= 5e-4
 
 
 def test_the_integer_machinery_alone(model, programs, integers, texts):

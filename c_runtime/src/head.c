@@ -44,12 +44,18 @@ static void argmax_task(void *arg, int32_t i) {
   for (int32_t row = from; row < to; row += EP_TILE) {
     int32_t end = to - row < EP_TILE ? to : row + EP_TILE;
     ep_linear_rows(s, lane, last_op(s), 0, 1, row, end, lane->tile, EP_TILE);
-    int64_t best = lane->token < 0 ? INT64_MIN : lane->best;
-    for (int32_t r = row; r < end; r++) {
-      if (lane->tile[r - row] <= best) continue;
-      best = lane->best = lane->tile[r - row];
-      lane->token = r;
+    const int32_t *y = lane->tile, *last = y + (end - row), *found = NULL;
+    int32_t best = lane->best;
+    if (lane->token < 0) best = *y, found = y;
+    while (y < last) {
+      if (last - y >= 4 && y[0] <= best && y[1] <= best && y[2] <= best && y[3] <= best) { /* most of them */
+        y += 4;
+        continue;
+      }
+      if (*y > best) best = *y, found = y;
+      y++;
     }
+    if (found) lane->best = best, lane->token = row + (int32_t)(found - lane->tile);
   }
 }
 

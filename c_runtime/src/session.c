@@ -38,7 +38,7 @@ static void lay_out_group(const ep_session *s, arena *a, ep_group_room *g) {
     if (all > heads) heads = all;
     if (all / kv > group) group = all / kv;
   }
-  uint64_t most = group * (slots + 16), parts = heads * (slots / (uint64_t)s->cfg.threads + 48);
+  uint64_t most = group * (slots + 16), parts = s->cfg.threads > 1 ? heads * (slots / (uint64_t)s->cfg.threads + 48) : 0;
   g->acc = (int64_t *)take(a, EP_GROUP * EP_GROUP_KEYS, sizeof *g->acc);
   g->mixed = (int64_t *)take(a, heads * (uint64_t)p->v_dim, sizeof *g->mixed);
   g->scores = (int32_t *)take(a, most > parts ? most : parts, sizeof *g->scores);

@@ -14,7 +14,7 @@ enum { EP_LONGEST_HEAD = 512 }; /* the most components of a key or value; ep_ope
 typedef struct ep_group_room {
   int64_t *acc;    /* EP_GROUP * EP_GROUP_KEYS */
   int64_t *mixed;  /* [heads][v_dim] */
-  int32_t *scores; /* max(group * (slots + 16), heads * (slots / threads + 48)) */
+  int32_t *scores; /* group * (slots + 16), for several threads at least heads * (slots / threads + 48) */
   int16_t *q;      /* [group][k_dim] */
   int32_t *shifts; /* [group], score_shift - sq */
   int32_t *tops;   /* [heads], largest scores; then the largest scale of each KV head */

@@ -170,12 +170,12 @@ class Assembly:
 
     def _inputs(self, step: Linear) -> int:
         """Format of the input of a matrix. a8g32 is not for what reads an activation function or a product (a down projection), whose
-        largest number may be most of a row, nor for the logits and what is behind a pooling."""
+        largest number may be most of a row, nor for what is behind a pooling."""
         if self.options.activations == "a16":
             return A16
         made = next(piece.step for piece in reversed(self.pieces) if piece.step.out == step.x)
-        last = step is self.source.steps[-1] or any(isinstance(piece.step, Pool) for piece in self.pieces)
-        return A16 if last or isinstance(made, (Act, Mul, Patches)) else A8G32
+        pooled = any(isinstance(piece.step, Pool) for piece in self.pieces)
+        return A16 if pooled or isinstance(made, (Act, Mul, Patches)) else A8G32
 
     def _add(self, step: Add) -> None:
         self._append(step, Operation(Op.ADD, self._define(step), self._ins(step.a, step.b), name=step.name))

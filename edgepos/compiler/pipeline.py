@@ -63,7 +63,7 @@ def compile_model(
 
     weights: "source" keeps the integers of a quantized source (the default for those), "w8g32" (else the default), "w8", or
     "w4g32", which a float source loses accuracy by (a warning says how much); activations: "a16", or "a8g32" (int8 in groups of 32 into
-    matrices but for down projections and the logits: faster where there are int8 dot products, and less accurate); kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
+    matrices but for down projections: faster where there are int8 dot products, and less accurate); kv: "kv16" or "kv8"; context: most tokens of a session (default: the model's).
     weights_for: {glob of initializers' names: format} for matrices that need another one; the last that matches decides.
     calibration: a text, a path or token ids (default: the project's own text); of an image model images or paths of them. choices: F of every value, recorded by an
     earlier compilation, instead of calibrating. tokenizer: "source", or None for a program that knows token ids only. chat_template: "source", or None to leave it out. progress(what, done, total) is told how far it is.

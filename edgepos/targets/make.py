@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import EdgePosError, UnsupportedError
+from ..program import Op
 from ..runtime.native import make_config
 from ..whole_file import whole_file
 from . import BOARDS, baremetal, build, runtime_of, stack, tools
@@ -18,6 +19,7 @@ from .processors import BARE, LINUX, MACOS, WASM, WINDOWS, ZIG, Target, target
 
 # Tokens that programs with vector kernels take at a time, and what these kernels take for themselves at most (EP_MOST_SCRATCH in kernels.h).
 VECTOR_BATCH, KERNEL_MEMORY = 128, 32768
+MOST_PRODUCTS, ALIGNED = 4 * 128, 64  # EP_GROUP * EP_GROUP_KEYS, and EP_ALIGN
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,22 @@ def _most_arena(bundle, of: Target, context: int) -> int:
     """The session of any processor of the target: measured here in C for a machine of 64 bits, which needs the most."""
     batch = 0 if bundle.program.one_call or not of.vectors else VECTOR_BATCH
     plain = bundle.image.arena_size(config=make_config(context, batch, "generic"))
-    return plain + (KERNEL_MEMORY if of.vectors else 0)
+    return plain + (KERNEL_MEMORY if of.vectors else 0) + (_blocks(bundle.program, context) if of.triple.startswith("x86_64") else 0)
+
+
+def _blocks(program, context: int) -> int:
+    """What a KV cache in blocks (src/session.c) adds at most for one thread: whole blocks, and room for the query heads that share a KV head."""
+    heads = [op.params["heads"] for op in program.ops if op.code is Op.ATTENTION]
+    if not heads:
+        return 0
+    slots, number = -(-context // 16) * 16, program.header.kv_bits // 8
+    cache = sum(
+        kv.heads * ((slots * (-(-kv.k_dim // 4) * 4 + kv.v_dim) - context * (kv.k_dim + kv.v_dim)) * number + 8 * (slots - context))
+        for kv in program.kv
+    )
+    group = max(op.params["heads"] // program.kv[op.params["layer"]].heads for op in program.ops if op.code is Op.ATTENTION)
+    width = max(max(kv.k_dim, kv.v_dim) for kv in program.kv)
+    return cache + 4 * group * (slots + 16 + width) + 8 * (MOST_PRODUCTS + max(heads) * (width + 2)) + ALIGNED * (7 + 4 * len(program.kv))
 
 
 def _fast(of: Target, compiler: str) -> tuple[str, ...]:

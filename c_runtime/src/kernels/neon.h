@@ -33,6 +33,9 @@
 /* The compiler shall not load ahead beyond this: it would run out of registers. */
 #define PAUSE __asm__ volatile("" ::: "memory")
 
+/* What is done to a vector before this the compiler shall not mix with what comes after it. */
+#define SETTLE(v) __asm__ volatile("" : "+w"(v))
+
 /* Moves a pointer behind what was loaded; the compiler shall do it in the load, not count from where the loop began. */
 #define ADVANCE(p, n)         \
   do {                        \

@@ -8,13 +8,8 @@ INLINE int8x16x4_t beside(int8x16x4_t v) { return v; }
 
 /* panel: of each four columns those of rows 0 to 3. */
 INLINE void turn(int8_t *panel, const int8x16_t w[4]) {
-  int32x4_t a = vreinterpretq_s32_s8(w[0]), b = vreinterpretq_s32_s8(w[1]), c = vreinterpretq_s32_s8(w[2]), d = vreinterpretq_s32_s8(w[3]);
-  int64x2_t even0 = vreinterpretq_s64_s32(vtrn1q_s32(a, b)), odd0 = vreinterpretq_s64_s32(vtrn2q_s32(a, b));
-  int64x2_t even1 = vreinterpretq_s64_s32(vtrn1q_s32(c, d)), odd1 = vreinterpretq_s64_s32(vtrn2q_s32(c, d));
-  vst1q_s8(panel, vreinterpretq_s8_s64(vtrn1q_s64(even0, even1)));
-  vst1q_s8(panel + 16, vreinterpretq_s8_s64(vtrn1q_s64(odd0, odd1)));
-  vst1q_s8(panel + 32, vreinterpretq_s8_s64(vtrn2q_s64(even0, even1)));
-  vst1q_s8(panel + 48, vreinterpretq_s8_s64(vtrn2q_s64(odd0, odd1)));
+  const int32x4x4_t rows = {{vreinterpretq_s32_s8(w[0]), vreinterpretq_s32_s8(w[1]), vreinterpretq_s32_s8(w[2]), vreinterpretq_s32_s8(w[3])}};
+  vst4q_s32((int32_t *)(void *)panel, rows);
 }
 
 #define FOUR_COLUMNS(c) \

@@ -86,7 +86,7 @@ DOTPROD INLINE void eight_groups(row r[2], inputs *from, size_t step, int form, 
       r[n].sum = add_products(r[n].sum, vsubq_s32(now, r[n].before), factors(g[n], d, upper, in));
       if (form == W4G32) r[n].sum = add_products(r[n].sum, totals, factors(u[n], d, upper, in));
       r[n].before = in == IN8 ? now : vshlq_n_s32(now, 8);
-      __asm__ volatile("" : "+w"(r[n].sum)); /* its operands are gone before the next ones come: registers are few */
+      SETTLE(r[n].sum); /* its operands are gone before the next ones come: registers are few */
     }
   }
   r[0].g += 8 * step, r[1].g += 8 * step;

@@ -15,10 +15,8 @@ INLINE int8x16x4_t beside(int8x16x4_t v) {
 
 /* panel: of each eight columns those of rows 0 and 1, then of rows 2 and 3. */
 INLINE void turn(int8_t *panel, const int8x16_t w[4]) {
-  vst1q_s8(panel, lows(w[0], w[1]));
-  vst1q_s8(panel + 16, lows(w[2], w[3]));
-  vst1q_s8(panel + 32, highs(w[0], w[1]));
-  vst1q_s8(panel + 48, highs(w[2], w[3]));
+  const int64x2x4_t rows = {{vreinterpretq_s64_s8(w[0]), vreinterpretq_s64_s8(w[1]), vreinterpretq_s64_s8(w[2]), vreinterpretq_s64_s8(w[3])}};
+  vst4q_s64((int64_t *)(void *)panel, rows);
 }
 
 /* s: rows 0 and 1 by tokens 0 and 1, rows 2 and 3 by these, rows 0 and 1 by tokens 2 and 3, rows 2 and 3 by these. */

@@ -36,10 +36,13 @@ INLINE int32x4_t requant4(int64x2_t a, int64x2_t b, int32x4_t m, int64x2_t by_a,
 /* A shift to the right by n, for vrshl, whose shifts have eight bits: with 100 all is gone. */
 INLINE int64x2_t right(int32_t n) { return vdupq_n_s64(n > 100 ? -100 : -n); }
 
-/* Two neighbours of a table each. */
+/* Entries i and i + 1 of a table for each of four i. */
 INLINE void neighbours(int32x4_t *first, int32x4_t *second, const int32_t *table, int32x4_t i) {
-  int32x4_t a = vcombine_s32(vld1_s32(table + vgetq_lane_s32(i, 0)), vld1_s32(table + vgetq_lane_s32(i, 1)));
-  int32x4_t b = vcombine_s32(vld1_s32(table + vgetq_lane_s32(i, 2)), vld1_s32(table + vgetq_lane_s32(i, 3)));
+  uint32x4_t at = vreinterpretq_u32_s32(vshlq_n_s32(i, 2)); /* bytes: the addresses need no shifts of their own */
+  const char *from = (const char *)table;
+#define NEIGHBOURS(k) vld1_s32((const int32_t *)(const void *)(from + vgetq_lane_u32(at, k)))
+  int32x4_t a = vcombine_s32(NEIGHBOURS(0), NEIGHBOURS(1)), b = vcombine_s32(NEIGHBOURS(2), NEIGHBOURS(3));
+#undef NEIGHBOURS
   *first = vuzp1q_s32(a, b), *second = vuzp2q_s32(a, b);
 }
 #endif

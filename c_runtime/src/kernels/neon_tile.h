@@ -28,18 +28,19 @@ INLINE void exchange(int8_t *x, size_t bytes, int in) {
 
 /* Groups i to i + n - 1 of rows r to r + 3; rows beyond the tile are those of its last one. */
 TARGET INLINE void turn_rows(panel *p, const ep_tile *tile, size_t r, size_t i, size_t n, int form) {
-  const size_t groups = (size_t)tile->cols / 32, last = (size_t)tile->rows - 1, size = form == W4G32 ? 16 : 32, step = form == W4G32 ? 2 : 1;
+  const size_t groups = (size_t)tile->cols / 32, last = (size_t)tile->rows - 1, size = form == W4G32 ? 16 : 32, step = form == W4G32 ? 2 : tile->g ? 1 : 0;
+  static const int16_t one = 1;
   const int8_t *w[4];
   const int16_t *g[4];
   UNROLL for (size_t k = 0; k < 4; k++) {
     size_t at = (r + k < last ? r + k : last) * groups + i;
-    w[k] = tile->w + at * size, g[k] = tile->g ? tile->g + at * step : NULL;
+    w[k] = tile->w + at * size, g[k] = tile->g ? tile->g + at * step : &one;
   }
   for (size_t j = 0; j < n; j++) {
     int8x16x2_t v[4];
     UNROLL for (size_t k = 0; k < 4; k++) {
       v[k] = weights(w[k] + j * size, form);
-      p->g[j][k] = form == W4G32 || tile->g ? g[k][j * step] : 1;
+      p->g[j][k] = g[k][j * step];
       if (form == W4G32) p->u[j][k] = g[k][2 * j + 1];
     }
     UNROLL for (int half = 0; half < 2; half++) {
@@ -80,15 +81,23 @@ TARGET INLINE void add_chunk(int64x2_t sum[4][2], const panel *p, size_t j, cons
   UNROLL for (size_t k = 0; k < 4; k++) {
     s[k] = vdupq_n_s32(0);
     d[k] = in == IN8 ? vld1_s32(from->d + k * from->apart) : vdup_n_s32(0);
+    if (in == IN8) SETTLE(d[k]); /* one load of two */
   }
   UNROLL for (int part = 0; part < 4; part++) {
     if (part == 2 && in == IN16) {
       ADVANCE(*w, -128); /* the weights once more, against the low bytes */
-      UNROLL for (int k = 0; k < 4; k++) s[k] = vshlq_n_s32(s[k], 8);
+      UNROLL for (int k = 0; k < 4; k++) {
+        s[k] = vshlq_n_s32(s[k], 8);
+        SETTLE(s[k]);
+      }
     }
     if (part == 2 && in == IN8) {
       add_group(sum, s, p, j, d, from, 0, form, in);
-      UNROLL for (int k = 0; k < 4; k++) s[k] = vdupq_n_s32(0);
+      UNROLL for (int k = 0; k < 4; k++) {
+        SETTLE(sum[k][0]);
+        SETTLE(sum[k][1]);
+        s[k] = vdupq_n_s32(0);
+      }
     }
     int8x16x4_t columns = vld1q_s8_x4(*w);
     ADVANCE(*w, 64);
