@@ -123,7 +123,7 @@ MUTATIONS = (
     Mutation("a byte is not taken from its zero", _SRC + "image.c", "y[k] = from[k] - zero", "y[k] = from[k]", IMAGE_TESTS),
     Mutation("the first patch stands where the class token does", _SRC + "image.c", "if (t < first)", "if (t + 1 < first)", IMAGE_TESTS),
     # Choices.
-    Mutation("argmax takes the last of equals", _SRC + "head.c", "lane->tile[r - row] <= best", "lane->tile[r - row] < best"),
+    Mutation("argmax takes the last of equals", _SRC + "head.c", "if (*y > best) best", "if (*y >= best) best"),
     Mutation("argmax over threads takes the last of equals", _SRC + "head.c", "lane->best > best->best", "lane->best >= best->best"),
     Mutation("sampling takes the last of equals", _SRC + "sample.c", "logits[i] > logits[best]", "logits[i] >= logits[best]"),
     Mutation("another multiplier of the generator", _SRC + "sample.c", "6364136223846793005u", "6364136223846793013u"),
