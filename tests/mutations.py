@@ -26,6 +26,7 @@ from mutation_list import MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("edgepos", "export", "c_runtime", "examples/tiny", "tests", "pyproject.toml")
+SHARED = Path(os.environ.get("EDGEPOS_SHARED", ROOT.parent / "shared")).resolve()  # a copy has another place
 SECONDS = 600  # most for one command
 WORKERS = 2
 
@@ -116,7 +117,7 @@ class Tree:
 
     def _run(self, command: list) -> subprocess.CompletedProcess:
         # The copy comes first on the path, before an installed edgepos; the plugins of installed packages take a second to start.
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "EDGEPOS_SHARED": str(SHARED)}
         return subprocess.run(
             [str(part) for part in command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=SECONDS
         )
