@@ -20,6 +20,7 @@ void ep_head_digest(ep_session *s, int32_t n, uint64_t *digest) {
   run(s, n);
   for (int32_t t = 0; t < n; t++) {
     ep_linear_narrow(s, last_op(s), t, t + 1);
+    lane->again = 0;
     for (int32_t row = 0; row < s->program.vocab; row += EP_TILE) {
       int32_t end = s->program.vocab - row < EP_TILE ? s->program.vocab : row + EP_TILE;
       ep_linear_rows(s, lane, last_op(s), t, 1, row, end, lane->tile, EP_TILE);
@@ -41,6 +42,7 @@ static void argmax_task(void *arg, int32_t i) {
   ep_lane *lane = &s->lanes[i];
   int32_t from = ep_part(s->program.vocab, i, j->lanes), to = ep_part(s->program.vocab, i + 1, j->lanes);
   lane->token = -1;
+  lane->again = 0;
   for (int32_t row = from; row < to; row += EP_TILE) {
     int32_t end = to - row < EP_TILE ? to : row + EP_TILE;
     ep_linear_rows(s, lane, last_op(s), 0, 1, row, end, lane->tile, EP_TILE);

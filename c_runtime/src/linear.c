@@ -112,13 +112,16 @@ void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32
   int32_t cols = ep_linear_cols(&s->program, op), most_tokens = tokens < EP_TILE_TOKENS ? tokens : EP_TILE_TOKENS;
   int32_t most_rows = EP_TILE / most_tokens & -EP_TILE_ROWS; /* kernels take several rows at a time */
   if (most_rows == 0) most_rows = EP_TILE_ROWS;
+  if (tokens == 1 && s->kernels.few) most_rows = s->kernels.few;
   for (int32_t row = from; row < to; row += most_rows) {
     for (int32_t i = 0; i < tokens; i += most_tokens) {
       ep_tile tile = {.cols = cols,
                       .rows = to - row < most_rows ? to - row : most_rows,
                       .tokens = tokens - i < most_tokens ? tokens - i : most_tokens,
-                      .scratch = lane->scratch};
+                      .scratch = lane->scratch,
+                      .again = lane->again};
       multiply(s, lane->acc, op, &tile, row, t + i);
+      lane->again = tokens == 1;
       if (EP_HAS(EP_FEATURE_W16G32) && op[EP_O_P0 + 2] == EP_W16G32) add_fine(s, lane, op, &tile, row, t + i);
       finish(s, lane, op, &tile, t + i, row, out + (size_t)i * stride + (row - from), stride);
     }
@@ -153,10 +156,25 @@ static void narrow_task(void *arg, int32_t i) {
   ep_linear_narrow(j->s, j->op, some_tokens(j->tokens, i, j->lanes), some_tokens(j->tokens, i + 1, j->lanes));
 }
 
+/* Ask for what lane i reads first in the next LINEAR, while the operators before it work in the caches. */
+static void fetch_next(const ep_session *s, const int32_t *op, int32_t i) {
+  const ep_program *p = &s->program;
+  for (const int32_t *end = ep_op(p, p->n_ops - 1); op < end;) {
+    op += EP_OP_WORDS;
+    if (op[EP_O_CODE] != EP_LINEAR) continue;
+    int32_t rows = ep_rows(p, op[EP_O_T2]), lanes = ep_lanes_for(s, (int64_t)rows * ep_linear_cols(p, op));
+    size_t bytes = (size_t)ep_cols(p, op[EP_O_T0]); /* of a row */
+    if (i < lanes) s->kernels.fetch(ep_i8(p, op[EP_O_T0]) + (size_t)ep_part(rows, i, lanes) * bytes);
+    return;
+  }
+}
+
 static void task(void *arg, int32_t i) {
   const job *j = (const job *)arg;
   int32_t from = ep_part(j->rows, i, j->lanes), to = ep_part(j->rows, i + 1, j->lanes);
+  j->s->lanes[i].again = 0;
   ep_linear_rows(j->s, &j->s->lanes[i], j->op, 0, j->tokens, from, to, j->out + from, (size_t)j->rows);
+  if (j->tokens == 1 && j->s->kernels.fetch) fetch_next(j->s, j->op, i);
 }
 
 void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {

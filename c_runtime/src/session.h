@@ -31,6 +31,7 @@ typedef struct ep_lane {
   ep_group_room group; /* in the place of these three for a KV cache in blocks */
   int32_t *tile;       /* EP_TILE logits */
   void *scratch;       /* of the kernels */
+  int32_t again;       /* for the next tile of LINEAR, see ep_tile; to be cleared before the first */
   int32_t best, token; /* argmax so far */
 } ep_lane;
 

@@ -96,6 +96,7 @@ INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *to, const
   const int8_t *w = tile->w + r * w_stride + (from >> w4);
   const int16_t *g = form == W8 ? NULL : tile->g + r * g_stride + from / (w4 ? 16 : 32);
   __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+  if (g) fetch_scales(g, (size_t)rows * (w4 ? 2 * groups : groups), w4 ? 8 : 32);
   if (w4) {
     for (; i + 4 <= groups; i += 4) groups_w4(sum, w, w_stride, g, g_stride, to, i, 4, rows);
     if (i < groups) groups_w4(sum, w, w_stride, g, g_stride, to, i, groups - i, rows);
@@ -113,7 +114,7 @@ INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int
   for (size_t from = 0; from < all; from += STRIPE) {
     size_t cols = all - from < STRIPE ? all - from : STRIPE, row = r;
     const int8_t *x = tile->x8 + t * all + from;
-    take_token(to, tile, t, from, cols, form);
+    if (!tile->again || all > STRIPE) take_token(to, tile, t, from, cols, form);
     for (; row + 2 <= rows; row += 2) one_or_two(out + row, tile, to, x, row, from, cols, 2, form);
     if (row < rows) one_or_two(out + row, tile, to, x, row, from, cols, 1, form);
   }

@@ -112,6 +112,7 @@ INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *x, size_t
   } else {
     const int16_t *g = tile->g + r * g_stride + from / 32;
     size_t i = 0, groups = cols / 32;
+    fetch_scales(g, (size_t)rows * groups, 32);
     for (; i + 8 <= groups; i += 8) groups_w8(sum, w, w_stride, g, g_stride, x, i, 8, rows);
     if (i < groups) groups_w8(sum, w, w_stride, g, g_stride, x, i, groups - i, rows);
   }
@@ -124,7 +125,7 @@ INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int
   int64_t *out = acc + t * rows;
   for (size_t from = 0; from < all; from += STRIPE) {
     size_t cols = all - from < STRIPE ? all - from : STRIPE, row = r;
-    split(x, tile->x + t * all + from, cols);
+    if (!tile->again || all > STRIPE) split(x, tile->x + t * all + from, cols);
     for (; row + 2 <= rows; row += 2) one_or_two(out + row, tile, x, row, from, cols, 2, form);
     if (row < rows) one_or_two(out + row, tile, x, row, from, cols, 1, form);
   }
@@ -132,10 +133,11 @@ INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int
 
 /* ---- one token against 4-bit codes ------------------------------------------------------------------------------ */
 
-enum { BLOCK = 128, BLOCKS = 8 }; /* columns; blocks that dwords can add up */
+enum { BLOCK = 128, BLOCKS = 8, SPREAD = 14 }; /* columns; blocks that dwords can add up, and that are spread at a time */
 
 /* What a block's codes are multiplied by. The codes of four rows are turned so that vector k holds in dword i of quarter q dword k of
- * row i in group q; each dword of x is repeated for four rows. */
+ * row i in group q; each dword of x is repeated for four rows. Of half a block, groups 2 and 3 are groups 0 and 1 again: there they are
+ * those of four more rows. */
 typedef struct spread {
   _Alignas(64) int8_t even_high[4][64], odd_high[4][64], even_low[4][64], odd_low[4][64];
   int32_t sum_high[16], sum_low[16]; /* x's sum of the group is high * 2^12 + low; in the upper half, beside the minimum */
@@ -158,9 +160,11 @@ INLINE __m256i bytes(__m512i a, __m512i b, unsigned at) {
 
 /* n <= BLOCK columns, a multiple of 32. */
 INLINE void spread_block(spread *to, const int16_t *x, const int32_t *sums, size_t n) {
+  const int half = n == BLOCK / 2;
   __m512i v[4], high[4];
   UNROLL for (size_t i = 0; i < 4; i++) {
-    v[i] = 32 * i < n ? load(x + 32 * i) : _mm512_setzero_si512();
+    size_t c = 32 * (half ? i % 2 : i);
+    v[i] = c < n ? load(x + c) : _mm512_setzero_si512();
     high[i] = high_byte(v[i]);
   }
   repeat(to->even_high, bytes(high[0], high[1], 0), bytes(high[2], high[3], 0));
@@ -168,28 +172,41 @@ INLINE void spread_block(spread *to, const int16_t *x, const int32_t *sums, size
   repeat(to->even_low, bytes(v[0], v[1], 0), bytes(v[2], v[3], 0));
   repeat(to->odd_low, bytes(v[0], v[1], 2), bytes(v[2], v[3], 2));
   __m128i four = _mm_maskz_loadu_epi32((__mmask8)first(n / 32), sums);
+  if (half) four = _mm_unpacklo_epi64(four, four);
   __m512i sum = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), _mm512_castsi128_si512(four));
   store(to->sum_high, _mm512_slli_epi32(_mm512_srai_epi32(sum, 12), 16));
   store(to->sum_low, _mm512_srli_epi32(_mm512_slli_epi32(sum, 20), 4));
 }
 
-/* Scales and minima of `groups` <= 4 groups of four rows: dword i of quarter q is row i's of group q. */
-INLINE __m512i pairs_of(const int16_t *g, size_t stride, size_t groups) {
+/* Scales and minima of `groups` <= 4 groups of a row, or of two groups of it and of the fourth row behind it. */
+INLINE __m128i pairs_of_row(const int16_t *g, size_t stride, size_t groups, int half) {
+  if (half) return _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)g), _mm_loadl_epi64((const __m128i *)(g + 4 * stride)));
+  return _mm_maskz_loadu_epi32((__mmask8)first(groups), g);
+}
+
+/* Those of four rows: dword i of quarter q is row i's of group q. */
+INLINE __m512i pairs_of(const int16_t *g, size_t stride, size_t groups, int half) {
   const __m512i turned = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  __mmask8 there = (__mmask8)first(groups);
-  __m512i v = _mm512_castsi128_si512(_mm_maskz_loadu_epi32(there, g));
-  v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi32(there, g + stride), 1);
-  v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi32(there, g + 2 * stride), 2);
-  v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi32(there, g + 3 * stride), 3);
+  __m512i v = _mm512_castsi128_si512(pairs_of_row(g, stride, groups, half));
+  v = _mm512_inserti32x4(v, pairs_of_row(g + stride, stride, groups, half), 1);
+  v = _mm512_inserti32x4(v, pairs_of_row(g + 2 * stride, stride, groups, half), 2);
+  v = _mm512_inserti32x4(v, pairs_of_row(g + 3 * stride, stride, groups, half), 3);
   return _mm512_permutexvar_epi32(turned, v);
 }
 
+/* Codes of a row likewise. */
+INLINE __m512i codes_of_row(const int8_t *w, size_t stride, size_t groups, int half) {
+  if (half) return _mm512_inserti64x4(_mm512_castsi256_si512(load256(w)), load256(w + 4 * stride), 1);
+  return groups == 4 ? load(w) : _mm512_maskz_loadu_epi8(first(16 * groups), w);
+}
+
 /* Codes of four rows, turned as said above. */
-INLINE void turn_codes(__m512i v[4], const int8_t *w, size_t stride, size_t groups) {
+INLINE void turn_codes(__m512i v[4], const int8_t *w, size_t stride, size_t groups, int half) {
   __m512i c[4];
   UNROLL for (size_t r = 0; r < 4; r++) {
-    c[r] = groups == 4 ? load(w + r * stride) : _mm512_maskz_loadu_epi8(first(16 * groups), w + r * stride);
+    c[r] = codes_of_row(w + r * stride, stride, groups, half);
     _mm_prefetch((const char *)w + r * stride + AHEAD, _MM_HINT_T1);
+    if (half) _mm_prefetch((const char *)w + (r + 4) * stride + AHEAD, _MM_HINT_T1);
     KEEP_VECTOR(c[r]);
   }
   UNROLL for (int k = 0; k < 2; k++) {
@@ -202,13 +219,13 @@ INLINE void turn_codes(__m512i v[4], const int8_t *w, size_t stride, size_t grou
 
 /* high * 2^12 + low += one block of `sets` times four rows: the sums of products with codes are below 2^24, high and low parts of those
  * and of the sums of x (2^20) int16. vpdpwssd multiplies them by scale and minimum: at most 2^15 * (2^12 + 2^12), which BLOCKS may add
- * up. The sets share what is loaded of x. */
+ * up. The sets share what is loaded of x. half: two groups of eight rows, in one set. */
 INLINE void block_w4(__m512i *high, __m512i *low, const int8_t *w, size_t w_stride, const int16_t *g, size_t g_stride, const spread *x,
-                     size_t groups, int sets) {
+                     size_t groups, int sets, int half) {
   const __m512i fifteen = _mm512_set1_epi8(15);
   __m512i v[2][4], h[2], l[2];
   UNROLL for (int n = 0; n < sets; n++) {
-    turn_codes(v[n], w + (size_t)n * 4 * w_stride, w_stride, groups);
+    turn_codes(v[n], w + (size_t)n * 4 * w_stride, w_stride, groups, half);
     h[n] = l[n] = _mm512_setzero_si512();
   }
   UNROLL for (int k = 0; k < 4; k++) {
@@ -226,7 +243,8 @@ INLINE void block_w4(__m512i *high, __m512i *low, const int8_t *w, size_t w_stri
   }
   UNROLL for (int n = 0; n < sets; n++) {
     enum { AND_OR = 0xea }; /* (a & b) | c */
-    __m512i s = _mm512_add_epi32(_mm512_slli_epi32(h[n], 8), l[n]), scales = pairs_of(g + (size_t)n * 4 * g_stride, g_stride, groups);
+    __m512i s = _mm512_add_epi32(_mm512_slli_epi32(h[n], 8), l[n]);
+    __m512i scales = pairs_of(g + (size_t)n * 4 * g_stride, g_stride, groups, half);
     __m512i upper = _mm512_ternarylogic_epi32(_mm512_srai_epi32(s, 12), _mm512_set1_epi32(0xffff), load(x->sum_high), AND_OR);
     __m512i lower = _mm512_ternarylogic_epi32(s, _mm512_set1_epi32(0xfff), load(x->sum_low), AND_OR);
     high[n] = _mm512_dpwssd_epi32(high[n], upper, scales);
@@ -245,29 +263,49 @@ INLINE __m256i four_sums(__m512i high, __m512i low) {
   return _mm512_castsi512_si256(_mm512_shuffle_i64x2(a, a, 0x08));
 }
 
-/* n <= BLOCKS * BLOCK columns from column `from` on of `sets` times four rows from r on, or of row r alone, which then is all four. */
+/* Half a block of eight rows, as one of each of two sets of four. */
+INLINE void half_w4(__m512i high[2], __m512i low[2], const int8_t *w, size_t w_stride, const int16_t *g, size_t g_stride, const spread *x) {
+  __m512i h = _mm512_setzero_si512(), l = h;
+  block_w4(&h, &l, w, w_stride, g, g_stride, x, 2, 1, 1);
+  UNROLL for (int i = 0; i < 2; i++) {
+    const __mmask16 own = i ? 0xff00 : 0x00ff;
+    high[i] = _mm512_mask_add_epi32(high[i], own, high[i], h);
+    low[i] = _mm512_mask_add_epi32(low[i], own, low[i], l);
+  }
+}
+
+/* n <= SPREAD * BLOCK columns from column `from` on of `sets` times four rows from r on, or of row r alone, which then is all four. */
 INLINE void sets_of_rows(int64_t *out, const ep_tile *tile, const spread *x, size_t r, size_t from, size_t n, int sets, int alone) {
   size_t w_row = (size_t)tile->cols / 2, g_row = (size_t)tile->cols / 16, w_stride = alone ? 0 : w_row, g_stride = alone ? 0 : g_row;
   const int8_t *w = tile->w + r * w_row + from / 2;
   const int16_t *g = tile->g + r * g_row + from / 16;
-  __m512i high[2], low[2];
-  UNROLL for (int i = 0; i < sets; i++) high[i] = low[i] = _mm512_setzero_si512();
-  for (; n >= BLOCK; n -= BLOCK, w += BLOCK / 2, g += BLOCK / 16) block_w4(high, low, w, w_stride, g, g_stride, x++, 4, sets);
-  if (n) block_w4(high, low, w, w_stride, g, g_stride, x, n / 32, sets);
   const __mmask8 there = (__mmask8)first(alone ? 1 : 4);
-  UNROLL for (int i = 0; i < sets; i++) {
-    __m256i sums = four_sums(high[i], low[i]);
-    if (from) sums = _mm256_add_epi64(sums, _mm256_maskz_loadu_epi64(there, out + r + 4 * i));
-    _mm256_mask_storeu_epi64(out + r + 4 * i, there, sums);
+  __m256i sums[2];
+  UNROLL for (int i = 0; i < sets; i++) sums[i] = from ? _mm256_maskz_loadu_epi64(there, out + r + 4 * i) : _mm256_setzero_si256();
+  fetch_scales(g, alone ? 0 : (size_t)sets * n / 4, 8); /* the rows' lie together */
+  while (n) {
+    __m512i high[2], low[2];
+    UNROLL for (int i = 0; i < sets; i++) high[i] = low[i] = _mm512_setzero_si512();
+    int blocks = 0;
+    for (; blocks < BLOCKS && n >= BLOCK; blocks++, n -= BLOCK, w += BLOCK / 2, g += BLOCK / 16) {
+      block_w4(high, low, w, w_stride, g, g_stride, x++, 4, sets, 0);
+    }
+    if (n && n < BLOCK && blocks < BLOCKS) {
+      if (sets == 2 && n == BLOCK / 2) half_w4(high, low, w, w_stride, g, g_stride, x);
+      else block_w4(high, low, w, w_stride, g, g_stride, x, n / 32, sets, 0);
+      n = 0;
+    }
+    UNROLL for (int i = 0; i < sets; i++) sums[i] = _mm256_add_epi64(sums[i], four_sums(high[i], low[i]));
   }
+  UNROLL for (int i = 0; i < sets; i++) _mm256_mask_storeu_epi64(out + r + 4 * i, there, sums[i]);
 }
 
 INLINE void one_token_w4(int64_t *acc, const ep_tile *tile, size_t r, size_t t) {
   spread *x = (spread *)tile->scratch;
   size_t all = (size_t)tile->cols;
-  for (size_t from = 0; from < all; from += BLOCKS * BLOCK) {
-    size_t n = all - from < BLOCKS * BLOCK ? all - from : BLOCKS * BLOCK;
-    for (size_t i = 0; i < n; i += BLOCK)
+  for (size_t from = 0; from < all; from += SPREAD * BLOCK) {
+    size_t n = all - from < SPREAD * BLOCK ? all - from : SPREAD * BLOCK;
+    for (size_t i = 0; i < n && (!tile->again || all > SPREAD * BLOCK); i += BLOCK)
       spread_block(x + i / BLOCK, tile->x + t * all + from + i, tile->sums + (t * all + from + i) / 32, n - i < BLOCK ? n - i : BLOCK);
     int64_t *out = acc + t * (size_t)tile->rows;
     size_t row = r, rows = (size_t)tile->rows;
@@ -286,6 +324,8 @@ typedef struct panel {
   _Alignas(64) int16_t w[PANEL][16][32];
   int16_t g[PANEL][16], u[PANEL][16]; /* scales, minima */
 } panel;
+
+_Static_assert(SPREAD * sizeof(spread) <= sizeof(panel), "scratch has room for what one token spreads");
 
 /* Rows a and a + 4 of a panel's order as columns 0 to 15 of both, then 16 to 31 of both. */
 INLINE __m512i two_rows(const int8_t *w, size_t stride, size_t a, int form) {
@@ -415,7 +455,13 @@ AVX512 static void linear_w8(int64_t *acc, const ep_tile *tile) { linear(acc, ti
 AVX512 static void linear_w8g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W8G32); }
 AVX512 static void linear_w4g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W4G32); }
 
+AVX512 static void fetch(const void *weights) {
+  for (size_t i = 0; i < AHEAD; i += 64) _mm_prefetch((const char *)weights + i, _MM_HINT_T1);
+}
+
 void ep_avx512_linear(ep_kernels *table) {
+  table->few = 64;
+  table->fetch = fetch;
   table->linear_w8 = EP_KERNEL(EP_FEATURE_W8, linear_w8);
   table->linear_w8g32 = EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32);
   table->linear_w4g32 = EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32);

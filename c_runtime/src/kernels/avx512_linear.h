@@ -9,6 +9,12 @@ enum { W8, W8G32, W4G32 };
 enum { STRIPE = 4096 }; /* columns at a time: their group products add up to less than 2^7 * 2^42, so 52 bits hold them */
 enum { AHEAD = 8192 };  /* bytes of weights that are asked for before they are needed, into L2: L1 can wait for too few lines */
 
+/* Asks for the scales that lie behind n of them as far as AHEAD bytes of weights go, of which each is for so many bytes. */
+INLINE void fetch_scales(const int16_t *g, size_t n, size_t bytes) {
+  const char *later = (const char *)(g + AHEAD / bytes);
+  for (size_t i = 0; i < 2 * n; i += 64) _mm_prefetch(later + i, _MM_HINT_T1);
+}
+
 /* 128 is added to weights. */
 INLINE __m512i flip(__m512i w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
 

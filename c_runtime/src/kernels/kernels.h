@@ -38,6 +38,7 @@ typedef struct ep_tile {
   const int32_t *sums; /* w4g32 and x8: of groups of the inputs, [tokens][cols/32] */
   int32_t cols, rows, tokens;
   void *scratch; /* ep_kernels.scratch bytes, aligned to 64 */
+  int32_t again; /* for one token: scratch is as a call of the same entry for the same inputs left it */
   /* The linear8_ entries read these in the place of x: x8[t][c] * d[t][c/32] is what x[t][c] was. |x8| <= 127, 1 <= d <= 255;
    * x8 is aligned to 32 bytes. sums are those of x8 alone, without d. */
   const int8_t *x8;
@@ -62,6 +63,8 @@ enum { EP_MOST_SCRATCH = 32768 };
 typedef struct ep_kernels {
   const char *name;
   size_t scratch; /* a multiple of 64, at most EP_MOST_SCRATCH */
+  int32_t few;    /* rows of a tile of one token; 0: as many as there is room for */
+  void (*fetch)(const void *weights); /* where not NULL: asks for the first of them, which are needed soon */
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
   /* Where not NULL: lays out the x of a LINEAR, [tokens][cols], for its kernels, in place. Their tiles begin EP_TILE_TOKENS tokens apart. */
   void (*arrange)(int16_t *x, int32_t cols, int32_t tokens);
