@@ -112,7 +112,7 @@ void ep_linear_rows(const ep_session *s, ep_lane *lane, const int32_t *op, int32
   int32_t cols = ep_linear_cols(&s->program, op), most_tokens = tokens < EP_TILE_TOKENS ? tokens : EP_TILE_TOKENS;
   int32_t most_rows = EP_TILE / most_tokens & -EP_TILE_ROWS; /* kernels take several rows at a time */
   if (most_rows == 0) most_rows = EP_TILE_ROWS;
-  if (tokens == 1 && s->kernels.few) most_rows = s->kernels.few;
+  if (EP_HAS_FETCH && tokens == 1 && s->kernels.few) most_rows = s->kernels.few;
   for (int32_t row = from; row < to; row += most_rows) {
     for (int32_t i = 0; i < tokens; i += most_tokens) {
       ep_tile tile = {.cols = cols,
@@ -174,7 +174,7 @@ static void task(void *arg, int32_t i) {
   int32_t from = ep_part(j->rows, i, j->lanes), to = ep_part(j->rows, i + 1, j->lanes);
   j->s->lanes[i].again = 0;
   ep_linear_rows(j->s, &j->s->lanes[i], j->op, 0, j->tokens, from, to, j->out + from, (size_t)j->rows);
-  if (j->tokens == 1 && j->s->kernels.fetch) fetch_next(j->s, j->op, i);
+  if (EP_HAS_FETCH && j->tokens == 1 && j->s->kernels.fetch) fetch_next(j->s, j->op, i);
 }
 
 void ep_linear(ep_session *s, const int32_t *op, int32_t n, int32_t *out) {

@@ -12,9 +12,14 @@ static int class_at(const uint8_t *s, size_t n, size_t *step) {
     if (c - '0' < 10) return EP_NUMBER;
     return c == ' ' || c - 9 < 5 ? EP_SPACE : EP_OTHER;
   }
-  /* The runs are unsigned, but below 2^23. */
-  const int32_t *runs = (const int32_t *)(const void *)ep_unicode_runs;
-  return (int)(ep_unicode_runs[ep_run_of(runs, sizeof ep_unicode_runs / sizeof *ep_unicode_runs, 1, 2, point)] & 3);
+  const uint16_t *block = ep_unicode_blocks + (point >> EP_BLOCK_BITS);
+  int32_t first = block[0], end = block[1], key = (point & ((1 << EP_BLOCK_BITS) - 1)) << 2 | 3;
+  while (end - first > 1) {
+    int32_t middle = first + (end - first) / 2;
+    if (ep_unicode_runs[middle] <= key) first = middle;
+    else end = middle;
+  }
+  return ep_unicode_runs[first] & 3;
 }
 
 /* What the step Digits takes as a digit: \p{N} of a newer Unicode than the regular expressions know. */

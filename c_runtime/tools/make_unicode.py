@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 OTHER, SPACE, LETTER, NUMBER = range(4)
+BITS = 14  # of a code point in its block: with a class they fill 16
 OUT = Path(__file__).resolve().parent.parent / "src" / "unicode.h"
 
 
@@ -23,20 +24,30 @@ def classify(split, code_point: int) -> int:
     return SPACE
 
 
+def table(name: str, numbers: list[int]) -> str:
+    lines = [", ".join(f"0x{number:x}" for number in numbers[i : i + 16]) for i in range(0, len(numbers), 16)]
+    return f"static const uint16_t {name}[{len(numbers)}] = {{\n  " + ",\n  ".join(lines) + "};\n"
+
+
 def main() -> None:
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
-    entries, last = [], None
+    runs, blocks, last = [], [], None
     for code_point in range(0x110000):
-        found = classify(split, code_point)
-        if found != last:
-            entries.append(f"0x{code_point << 2 | found:x}")
+        inside, found = code_point % (1 << BITS), classify(split, code_point)
+        if inside == 0:
+            blocks.append(len(runs))
+        if inside == 0 or found != last:
+            runs.append(inside << 2 | found)
             last = found
-    lines = [", ".join(entries[i : i + 14]) for i in range(0, len(entries), 14)]
+    blocks.append(len(runs))
     OUT.write_text(
         f"/* Made by c_runtime/tools/make_unicode.py with tokenizers {tokenizers.__version__}. */\n"
         "enum { EP_OTHER, EP_SPACE, EP_LETTER, EP_NUMBER };\n\n"
-        "/* First code point of each run << 2 | class of the run. */\n"
-        f"static const uint32_t ep_unicode_runs[{len(entries)}] = {{\n  " + ",\n  ".join(lines) + "};\n",
+        f"enum {{ EP_BLOCK_BITS = {BITS} }};\n\n"
+        "/* Runs of a class in a block of code points: the low bits of the first one << 2 | class. */\n"
+        f"{table('ep_unicode_runs', runs)}\n"
+        "/* The first run of each block, and the end of the last. */\n"
+        f"{table('ep_unicode_blocks', blocks)}",
         encoding="utf-8",
     )
 

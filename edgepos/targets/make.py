@@ -137,6 +137,7 @@ def _hosted(bundle, of: Target, compiler: str, context: int, wish: Wish, folder:
     flags = [*of.flags(compiler), "-ffunction-sections", "-fdata-sections"]  # nothing is unwound
     flags += [] if of.system == WINDOWS else ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
     flags += ["-pthread"] if threads else []
+    flags += ["-flto"] if compiler == ZIG and of.system == LINUX else []  # less code; zig links so for ELF alone
     flags += ["-DEDGEPOS_EMBEDDED", *definitions(bundle.program)] if wish.embed else []
     flags += _checksum(bundle, wish)
     strip = {LINUX: ["-static", "-Wl,--gc-sections"], WINDOWS: ["-Wl,--gc-sections"], MACOS: ["-Wl,-dead_strip"], WASM: []}[of.system]

@@ -19,11 +19,13 @@
 #endif
 #endif
 
-/* Whether this build may have kernels that want the KV cache in blocks. */
+/* Whether this build may have kernels that want the KV cache in blocks, and that ask for weights ahead. */
 #if defined(__GNUC__) && defined(__x86_64__) && defined(__SSE2__) && !defined(EDGEPOS_GENERIC_ONLY)
 #define EP_HAS_BLOCKS 1
+#define EP_HAS_FETCH 1
 #else
 #define EP_HAS_BLOCKS 0
+#define EP_HAS_FETCH 0
 #endif
 
 /* Rows of weights against tokens: acc[t * rows + r] = sum of w[r][c] * x[t][c] (times the group scale g[r][c/32]).
