@@ -6,7 +6,7 @@
 #include "kernels/kernels.h"
 
 /* One kernel call: EP_TILE sums, for several tokens at least EP_TILE_ROWS rows and at most EP_TILE_TOKENS tokens. */
-enum { EP_TILE = 128, EP_TILE_ROWS = 32, EP_TILE_TOKENS = 128 };
+enum { EP_TILE = 128, EP_TILE_ROWS = 32, EP_TILE_TOKENS = 256 };
 
 enum { EP_LONGEST_HEAD = 512 }; /* the most components of a key or value; ep_open has checked */
 

@@ -251,8 +251,8 @@ INLINE void block(int64_t *out, const ep_tile *tile, const panel *w, size_t i, s
 
 /* Sixteen rows, or twice as many, from r on against all tokens of the tile. */
 INLINE void many_rows(int64_t *acc, const ep_tile *tile, size_t r, int halves, int form) {
-  size_t all = (size_t)tile->cols / 32, tokens = (size_t)tile->tokens, rows = (size_t)tile->rows, most = form == W8 ? PANEL_W8 : PANEL;
-  size_t panels = (all + most - 1) / most, each = (all + panels - 1) / panels; /* of one size as far as that goes */
+  size_t all = (size_t)tile->cols / 32, tokens = (size_t)tile->tokens, rows = (size_t)tile->rows;
+  size_t each = part_of_row(all, form == W8 ? PANEL_W8 : PANEL);
   panel *w = (panel *)tile->scratch;
   for (size_t i = 0; i < all; i += each) {
     size_t groups = all - i < each ? all - i : each, t = 0;

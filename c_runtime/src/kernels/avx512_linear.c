@@ -316,16 +316,21 @@ INLINE void one_token_w4(int64_t *acc, const ep_tile *tile, size_t r, size_t t) 
 
 /* ---- several tokens --------------------------------------------------------------------------------------------- */
 
-enum { PANEL = 16 }; /* groups: 512 products of a dword's rows stay below 2^31 */
+/* Groups of a panel. Without scales 512 products of a dword's rows stay below 2^31. */
+enum { PANEL = 24, PANEL_W8 = 16 };
 
 /* Sixteen rows of up to PANEL groups. w: for each pair of columns the rows 0, 8, 1, 9, ... 7, 15, so that the even dwords of a sum
- * are rows 0 to 7 and the odd ones rows 8 to 15. */
+ * are rows 0 to 7 and the odd ones rows 8 to 15; the pairs are 0, 8, 1, 9, ... 7, 15 too. */
 typedef struct panel {
-  _Alignas(64) int16_t w[PANEL][16][32];
+  _Alignas(64) int8_t w[PANEL][16][32];
   int16_t g[PANEL][16], u[PANEL][16]; /* scales, minima */
 } panel;
 
-_Static_assert(SPREAD * sizeof(spread) <= sizeof(panel), "scratch has room for what one token spreads");
+typedef union scratch {
+  token x;
+  spread blocks[SPREAD];
+  panel w;
+} scratch;
 
 /* Rows a and a + 4 of a panel's order as columns 0 to 15 of both, then 16 to 31 of both. */
 INLINE __m512i two_rows(const int8_t *w, size_t stride, size_t a, int form) {
@@ -334,13 +339,8 @@ INLINE __m512i two_rows(const int8_t *w, size_t stride, size_t a, int form) {
   return _mm512_shuffle_i64x2(v, v, 0xd8);
 }
 
-INLINE void store_pair(int16_t *to, __m512i v) {
-  store(to, _mm512_cvtepi8_epi16(_mm512_castsi512_si256(v)));
-  store(to + 8 * 32, _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(v, 1)));
-}
-
 /* One group of sixteen rows, turned eight by eight in each quarter: to is [pair of columns][row][2]. */
-INLINE void turn(int16_t *to, const int8_t *w, size_t stride, int form) {
+INLINE void turn(int8_t *to, const int8_t *w, size_t stride, int form) {
   __m512i a[8], b[8];
   UNROLL for (size_t k = 0; k < 8; k++) a[k] = two_rows(w, stride, k / 2 + k % 2 * 8, form); /* rows 0, 8, 1, 9, 2, 10, 3, 11 */
   UNROLL for (int k = 0; k < 8; k += 2) {
@@ -354,8 +354,8 @@ INLINE void turn(int16_t *to, const int8_t *w, size_t stride, int form) {
     }
   }
   UNROLL for (int k = 0; k < 4; k++) {
-    store_pair(to + 64 * k, _mm512_unpacklo_epi64(a[k], a[k + 4]));
-    store_pair(to + 64 * k + 32, _mm512_unpackhi_epi64(a[k], a[k + 4]));
+    store(to + 128 * k, _mm512_unpacklo_epi64(a[k], a[k + 4]));
+    store(to + 128 * k + 64, _mm512_unpackhi_epi64(a[k], a[k + 4]));
   }
 }
 
@@ -375,15 +375,15 @@ INLINE void fill(panel *to, const ep_tile *tile, size_t r, size_t i, size_t grou
 }
 
 /* s[k] += one group of the panel against n <= 8 tokens. */
-INLINE void products(__m512i *s, const int16_t *w, const int16_t *x, size_t cols, int n) {
-  for (size_t p = 0; p < 16; p += 4, w += 4 * 32, x += 8) {
+INLINE void products(__m512i *s, const int8_t *w, const int16_t *x, size_t cols, int n) {
+  UNROLL for (size_t p = 0; p < 8; p += 2, w += 4 * 32, x += 4) {
     const int16_t *half[2] = {x, x + 4 * cols};
     KEEP(half[0]);
     KEEP(half[1]);
     UNROLL for (size_t q = 0; q < 4; q++) {
-      __m512i pairs = load(w + 32 * q);
+      __m512i pairs = _mm512_cvtepi8_epi16(load256(w + 32 * q));
       UNROLL for (int k = 0; k < n; k++)
-        s[k] = _mm512_dpwssd_epi32(s[k], pairs, pair_at(half[k / 4] + (size_t)(k % 4) * cols + 2 * q));
+        s[k] = _mm512_dpwssd_epi32(s[k], pairs, pair_at(half[k / 4] + (size_t)(k % 4) * cols + q / 2 * 2 + q % 2 * 16));
     }
   }
 }
@@ -431,9 +431,10 @@ INLINE void block(int64_t *out, const ep_tile *tile, const panel *w, size_t i, s
 /* Sixteen rows from r on against all tokens of the tile. */
 INLINE void rows16(int64_t *acc, const ep_tile *tile, size_t r, int form) {
   size_t all = (size_t)tile->cols / 32, tokens = (size_t)tile->tokens, rows = (size_t)tile->rows;
+  size_t each = part_of_row(all, form == W8 ? PANEL_W8 : PANEL);
   panel *w = (panel *)tile->scratch;
-  for (size_t i = 0; i < all; i += PANEL) {
-    size_t groups = all - i < PANEL ? all - i : PANEL, t = 0;
+  for (size_t i = 0; i < all; i += each) {
+    size_t groups = all - i < each ? all - i : each, t = 0;
     fill(w, tile, r, i, groups, form);
     for (; t + 8 <= tokens; t += 8) block(acc + t * rows + r, tile, w, i, groups, t, 8, form);
     for (; t + 4 <= tokens; t += 4) block(acc + t * rows + r, tile, w, i, groups, t, 4, form);
@@ -465,7 +466,7 @@ void ep_avx512_linear(ep_kernels *table) {
   table->linear_w8 = EP_KERNEL(EP_FEATURE_W8, linear_w8);
   table->linear_w8g32 = EP_KERNEL(EP_FEATURE_W8G32, linear_w8g32);
   table->linear_w4g32 = EP_KERNEL(EP_FEATURE_W4G32, linear_w4g32);
-  table->scratch = sizeof(panel) > sizeof(token) ? sizeof(panel) : sizeof(token);
+  table->scratch = sizeof(scratch);
 }
 
 #endif

@@ -15,6 +15,12 @@ INLINE void fetch_scales(const int16_t *g, size_t n, size_t bytes) {
   for (size_t i = 0; i < 2 * n; i += 64) _mm_prefetch(later + i, _MM_HINT_T1);
 }
 
+/* How many groups of a row are taken at a time, `most` at most: parts of one size as far as that goes. */
+INLINE size_t part_of_row(size_t groups, size_t most) {
+  size_t parts = (groups + most - 1) / most;
+  return (groups + parts - 1) / parts;
+}
+
 /* 128 is added to weights. */
 INLINE __m512i flip(__m512i w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
 
