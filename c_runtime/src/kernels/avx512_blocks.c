@@ -59,6 +59,39 @@ INLINE result at_block(const result *to, size_t b) {
   return next;
 }
 
+/* All `blocks` blocks, some at a time as long as that many are left, and the components PART by PART, by the function `dots` for the format
+ * of its name; four: blocks at a time for four heads. */
+#define ALL_DOTS(bits, type, queries, take_query, four)                                                                                     \
+  INLINE void part##bits(const result *out, const queries *q, const type *k, size_t stride, size_t n, size_t blocks, int heads,             \
+                         int scaled, int more) {                                                                                            \
+    const int most = heads == 1 ? 4 : heads < 4 ? 2 : four;                                                                                 \
+    for (size_t b = 0; b < blocks;) {                                                                                                       \
+      result here = at_block(out, b);                                                                                                       \
+      if (b + (size_t)most <= blocks) {                                                                                                     \
+        dots##bits(&here, q, k + b * stride, stride, n, heads, most, scaled, more);                                                         \
+        b += (size_t)most;                                                                                                                  \
+      } else {                                                                                                                              \
+        dots##bits(&here, q, k + b * stride, stride, n, heads, 1, scaled, more);                                                            \
+        b++;                                                                                                                                \
+      }                                                                                                                                     \
+    }                                                                                                                                       \
+  }                                                                                                                                         \
+                                                                                                                                            \
+  INLINE void all##bits(const result *out, const int16_t *q, const type *k, int32_t dim, int32_t heads, size_t blocks, int scaled) {        \
+    queries x;                                                                                                                              \
+    size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;                                                                          \
+    for (size_t from = 0; from < width; from += PART) {                                                                                     \
+      size_t n = padded - from < PART ? padded - from : PART;                                                                               \
+      for (size_t h = 0; h < (size_t)heads; h++) take_query(&x, h, q + h * width + from, width - from < n ? width - from : n);              \
+      switch (heads) {                                                                                                                      \
+        case 1: part##bits(out, &x, k + 16 * from, 16 * padded, n, blocks, 1, scaled, from > 0); break;                                     \
+        case 2: part##bits(out, &x, k + 16 * from, 16 * padded, n, blocks, 2, scaled, from > 0); break;                                     \
+        case 3: part##bits(out, &x, k + 16 * from, 16 * padded, n, blocks, 3, scaled, from > 0); break;                                     \
+        default: part##bits(out, &x, k + 16 * from, 16 * padded, n, blocks, 4, scaled, from > 0);                                           \
+      }                                                                                                                                     \
+    }                                                                                                                                       \
+  }
+
 INLINE __m512i even(__m512i v) { return _mm512_srai_epi64(_mm512_slli_epi64(v, 32), 32); } /* dwords widened to 64 bits; of odd ones: */
 INLINE __m512i uneven(__m512i v) { return _mm512_srai_epi64(v, 32); }
 
@@ -134,34 +167,7 @@ INLINE void dots16(const result *out, const queries *q, const int16_t *k, size_t
   }
 }
 
-INLINE void part16(const result *out, const queries *q, const int16_t *k, size_t stride, size_t n, size_t blocks, int heads, int scaled, int more) {
-  const int most = heads == 1 ? 4 : heads < 4 ? 2 : 1;
-  for (size_t b = 0; b < blocks;) {
-    result here = at_block(out, b);
-    if (b + (size_t)most <= blocks) {
-      dots16(&here, q, k + b * stride, stride, n, heads, most, scaled, more);
-      b += (size_t)most;
-    } else {
-      dots16(&here, q, k + b * stride, stride, n, heads, 1, scaled, more);
-      b++;
-    }
-  }
-}
-
-INLINE void all16(const result *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, size_t blocks, int scaled) {
-  queries x;
-  size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;
-  for (size_t from = 0; from < width; from += PART) {
-    size_t n = padded - from < PART ? padded - from : PART;
-    for (size_t h = 0; h < (size_t)heads; h++) take_query(&x, h, q + h * width + from, width - from < n ? width - from : n);
-    switch (heads) {
-      case 1: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 1, scaled, from > 0); break;
-      case 2: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 2, scaled, from > 0); break;
-      case 3: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 3, scaled, from > 0); break;
-      default: part16(out, &x, k + 16 * from, 16 * padded, n, blocks, 4, scaled, from > 0);
-    }
-  }
-}
+ALL_DOTS(16, int16_t, queries, take_query, 1)
 
 AVX512 static void scores_kv16(int64_t *out, const int16_t *q, const int16_t *k, int32_t dim, int32_t heads, int32_t blocks) {
   const result dots = {.dots = out};
@@ -255,34 +261,7 @@ INLINE void dots8(const result *out, const queries8 *q, const int8_t *k, size_t 
   }
 }
 
-INLINE void part8(const result *out, const queries8 *q, const int8_t *k, size_t stride, size_t n, size_t blocks, int heads, int scaled, int more) {
-  const int most = heads == 1 ? 4 : 2;
-  for (size_t b = 0; b < blocks;) {
-    result here = at_block(out, b);
-    if (b + (size_t)most <= blocks) {
-      dots8(&here, q, k + b * stride, stride, n, heads, most, scaled, more);
-      b += (size_t)most;
-    } else {
-      dots8(&here, q, k + b * stride, stride, n, heads, 1, scaled, more);
-      b++;
-    }
-  }
-}
-
-INLINE void all8(const result *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, size_t blocks, int scaled) {
-  queries8 x;
-  size_t width = (size_t)dim, padded = (width + 3) & ~(size_t)3;
-  for (size_t from = 0; from < width; from += PART) {
-    size_t n = padded - from < PART ? padded - from : PART;
-    for (size_t h = 0; h < (size_t)heads; h++) take_query8(&x, h, q + h * width + from, width - from < n ? width - from : n);
-    switch (heads) {
-      case 1: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 1, scaled, from > 0); break;
-      case 2: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 2, scaled, from > 0); break;
-      case 3: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 3, scaled, from > 0); break;
-      default: part8(out, &x, k + 16 * from, 16 * padded, n, blocks, 4, scaled, from > 0);
-    }
-  }
-}
+ALL_DOTS(8, int8_t, queries8, take_query8, 2)
 
 AVX512 static void scores_kv8(int64_t *out, const int16_t *q, const int8_t *k, int32_t dim, int32_t heads, int32_t blocks) {
   const result dots = {.dots = out};
