@@ -265,7 +265,7 @@ static const char *processor(void) {
   static const struct {
     uint32_t bit;
     const char *name;
-  } known[] = {{EP_CPU_AVX2, " avx2"}, {EP_CPU_AVX512, " avx512"}, {EP_CPU_NEON, " neon"}, {EP_CPU_DOTPROD, " dotprod"}, {EP_CPU_I8MM, " i8mm"}};
+  } known[] = {{EP_CPU_AVX2, " avx2"}, {EP_CPU_AVXVNNI, " avxvnni"}, {EP_CPU_AVX512, " avx512"}, {EP_CPU_NEON, " neon"}, {EP_CPU_DOTPROD, " dotprod"}, {EP_CPU_I8MM, " i8mm"}};
   static char text[64];
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (ep_cpu_detect() & known[i].bit && strlen(text) + strlen(known[i].name) < sizeof text) strcat(text, known[i].name);

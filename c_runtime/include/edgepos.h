@@ -113,6 +113,7 @@ typedef void (*ep_trace)(void *user, const ep_trace_event *event);
 #define EP_CPU_DOTPROD 4u /* aarch64: SDOT, besides EP_CPU_NEON */
 #define EP_CPU_I8MM 16u   /* aarch64: SMMLA, besides EP_CPU_NEON and EP_CPU_DOTPROD */
 #define EP_CPU_AVX512 8u  /* x86: AVX-512 F, BW, DQ, VL, VNNI, IFMA and VBMI with their registers kept, besides EP_CPU_AVX2 */
+#define EP_CPU_AVXVNNI 128u /* x86: AVX-VNNI (not that of AVX-512), besides EP_CPU_AVX2 */
 #define EP_CPU_DSP 32u    /* Cortex-M: the DSP extension (SMLAD). What the compiler was told to assume decides, here and for EP_CPU_MVE */
 #define EP_CPU_MVE 64u    /* Cortex-M: Helium with integers, besides EP_CPU_DSP */
 

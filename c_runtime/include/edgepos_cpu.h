@@ -19,9 +19,11 @@ static inline uint32_t ep_cpu_detect(void) {
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low & 6) != 6) return 0; /* the operating system does not keep XMM and YMM */
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return 0;
+  uint32_t has = EP_CPU_AVX2, other;
   /* masks, the upper halves of ZMM0 to 15, and ZMM16 to 31 */
-  if ((low & 0xe0) != 0xe0 || (b & avx512) != avx512 || !(c & bit_AVX512VNNI) || !(c & bit_AVX512VBMI)) return EP_CPU_AVX2;
-  return EP_CPU_AVX2 | EP_CPU_AVX512;
+  if ((low & 0xe0) == 0xe0 && (b & avx512) == avx512 && (c & bit_AVX512VNNI) && (c & bit_AVX512VBMI)) has |= EP_CPU_AVX512;
+  if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &other) && (a & 1 << 4)) has |= EP_CPU_AVXVNNI;
+  return has;
 }
 
 #elif defined(__aarch64__) && defined(__linux__)

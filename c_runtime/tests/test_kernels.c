@@ -489,9 +489,12 @@ static void test_turn(void) {
 
 /* Names the sets that this processor has, and compares them; with an argument only that set. */
 int main(int argc, char **argv) {
-  static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_AVX2 | EP_CPU_AVX512, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD,
+  static const uint32_t sets[] = {EP_CPU_AVX2, EP_CPU_AVX2 | EP_CPU_AVXVNNI, EP_CPU_AVX2 | EP_CPU_AVX512, EP_CPU_NEON, EP_CPU_NEON | EP_CPU_DOTPROD,
                                   EP_CPU_NEON | EP_CPU_DOTPROD | EP_CPU_I8MM, EP_CPU_DSP, EP_CPU_DSP | EP_CPU_MVE};
   uint32_t cpu = ep_cpu_detect();
+#ifdef EP_VNNI_OF_AVX512 /* see src/kernels/avxvnni.h */
+  if (cpu & EP_CPU_AVX512) cpu |= EP_CPU_AVXVNNI;
+#endif
   ep_choose_kernels(&generic, 0);
   CHECK(strcmp(generic.name, "generic") == 0);
   for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {

@@ -56,7 +56,7 @@ def aligned(size: int) -> np.ndarray:
 
 # Kernel sets and the EP_CPU_ bits they need.
 KERNELS = {
-    "generic": 0, "avx2": lib.EP_CPU_AVX2, "avx512": lib.EP_CPU_AVX2 | lib.EP_CPU_AVX512,
+    "generic": 0, "avx2": lib.EP_CPU_AVX2, "avxvnni": lib.EP_CPU_AVX2 | lib.EP_CPU_AVXVNNI, "avx512": lib.EP_CPU_AVX2 | lib.EP_CPU_AVX512,
     "neon": lib.EP_CPU_NEON, "dotprod": lib.EP_CPU_NEON | lib.EP_CPU_DOTPROD,
     "i8mm": lib.EP_CPU_NEON | lib.EP_CPU_DOTPROD | lib.EP_CPU_I8MM,
 }  # fmt: skip

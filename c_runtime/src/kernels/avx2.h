@@ -11,8 +11,12 @@
 
 #include "../fixed.h"
 
-#define AVX2 __attribute__((target("avx2")))
-#define INLINE static inline __attribute__((always_inline, target("avx2")))
+/* A file that compiles its functions for more than AVX2 says so before it includes this. */
+#ifndef AVX2_TARGET
+#define AVX2_TARGET "avx2"
+#endif
+#define AVX2 __attribute__((target(AVX2_TARGET)))
+#define INLINE static inline __attribute__((always_inline, target(AVX2_TARGET)))
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -27,6 +31,15 @@ INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)
 INLINE void store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
 INLINE __m256i widen(const int8_t *p) { return _mm256_cvtepi8_epi16(load128(p)); }
 INLINE __m256i odd(__m256i v) { return _mm256_srli_epi64(v, 32); } /* odd dwords to where mul_epi32 reads */
+
+/* s + the sums of two products each of int16. */
+INLINE __m256i add_dots(__m256i s, __m256i a, __m256i b) {
+#ifdef VNNI
+  return VNNI(dpwssd)(s, a, b);
+#else
+  return _mm256_add_epi32(s, _mm256_madd_epi16(a, b));
+#endif
+}
 
 INLINE int64_t add_across64(__m256i v) {
   __m128i s = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));

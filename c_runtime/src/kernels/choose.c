@@ -9,6 +9,7 @@ void ep_choose_kernels(ep_kernels *table, uint32_t cpu) {
   ep_generic_kernels(table);
   ep_avx2_kernels(table, cpu);
   ep_avx2_groups(table, cpu);
+  ep_avxvnni_kernels(table, cpu);
   ep_avx512_kernels(table, cpu);
   ep_neon_kernels(table, cpu);
   ep_dsp_kernels(table, cpu);

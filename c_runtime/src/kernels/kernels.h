@@ -136,6 +136,7 @@ void ep_generic_kernels(ep_kernels *table);
 /* Override what the instruction set speeds up, if it is among the bits and this build has it. */
 void ep_avx2_kernels(ep_kernels *table, uint32_t cpu);
 void ep_avx2_groups(ep_kernels *table, uint32_t cpu);
+void ep_avxvnni_kernels(ep_kernels *table, uint32_t cpu); /* after those of AVX2 */
 void ep_avx512_kernels(ep_kernels *table, uint32_t cpu);
 void ep_neon_kernels(ep_kernels *table, uint32_t cpu);
 void ep_dsp_kernels(ep_kernels *table, uint32_t cpu);
