@@ -50,7 +50,7 @@ def sweep(
     positions: Annotated[
         str,
         typer.Option(
-            help="Forms of RoPE or ALiBi, with commas between: exact (the runtime's), or others like table-8, split-16, as `edgepos positions pareto` "
+            help="Forms of the position encoding, with commas between: exact (the runtime's), or others like table-8, split-16, as `edgepos positions pareto` "
             "lists them, which run in NumPy: measure on few tokens."
         ),
     ] = "exact",

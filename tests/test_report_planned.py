@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ from test_cli import edgepos as command
 
 from edgepos.compiler.match import match
 from edgepos.compiler.pipeline import compile
+from edgepos.compiler.steps import Place
 from edgepos.errors import EdgePosError
 from edgepos.export import load
 from edgepos.golden_session import GoldenSession
 from edgepos.program import Op
 from edgepos.report.planned import PlannedSession, plans_for
 from edgepos.resources import tiny_model_dir
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "positions"
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +79,58 @@ def test_a_bias_from_a_table(models):
     assert np.abs(coarse * 2.0**-16 - exact)[held].max() <= 2.0**-4 + 1e-6 and (coarse[exact > 16.1] == 1 << 30).all() and (exact > 16.1).any()
 
 
+@pytest.fixture(scope="module")
+def committed():
+    """Name → (float operators, program for 96 tokens) of models with a table of positions."""
+    found = {}
+    for name in ("learned", "sinusoidal", "t5", "hybrid"):
+        canonical = load(EXAMPLES / name)
+        found[name] = match(canonical.model), compile(canonical, context=96)
+    return found
+
+
+@pytest.mark.parametrize("name, form", [("learned", "table-16"), ("sinusoidal", "table-16"), ("t5", "table-32")])
+def test_the_own_table_gives_the_own_bits(committed, name, form):
+    source, program = committed[name]
+    tokens = ids(program, 40)
+    assert (PlannedSession(program, plans_for(source, 96, form)).eval_int(tokens) == GoldenSession(program).eval_int(tokens)).all()
+
+
+@pytest.mark.parametrize("name", ["learned", "sinusoidal"])
+def test_rows_of_eight_bits(committed, name):
+    """Against the float table, computed here: half a step of the largest number of the row, or of a sine."""
+    source, program = committed[name]
+    step = next(step for step in source.steps if isinstance(step, Place))
+    op = next(op for op in program.ops if op.name == step.name)
+    table = source.read(step.table).astype(np.float64)
+    session = PlannedSession(program, plans_for(source, 96, "table-8"))
+    rows, factors = (session.machine.tensor(op.tensors[i]).astype(np.float64) for i in (0, 2))
+    values = rows[:, : table.shape[1]] * (factors[:, 0] * 2.0 ** -factors[:, 1])[:, None]
+    unit = (np.abs(table).max(axis=1, keepdims=True) if name == "learned" else step.spec.scale) / 127
+    assert np.abs(rows).max() == 127 and (np.abs(values - table) <= 0.5 * unit * (1 + 1e-5)).all()
+    tokens = ids(program, 30)
+    assert (session.eval_int(tokens) != GoldenSession(program).eval_int(tokens)).any()
+
+
+@pytest.mark.parametrize("form, bits", [("table-8", 8), ("table-8-tensor", 8), ("table-16", 16)])
+def test_a_learned_bias_with_fewer_bits(committed, form, bits):
+    source, program = committed["t5"]
+    op = next(op for op in program.ops if op.code == Op.ATTENTION)
+    exact = program.arrays[op.tensors[1]] * 2.0**-16
+    session = PlannedSession(program, plans_for(source, 96, form))
+    ours = session.machine.tensor(op.tensors[1]) * 2.0**-16
+    largest = np.abs(exact).max() if form.endswith("tensor") else np.abs(exact).max(axis=1, keepdims=True)
+    assert ours.shape == exact.shape and (ours != exact).any()
+    # A bucket that no distance reaches may be the largest of its head: then the unit is larger than what is seen here.
+    assert (np.abs(ours - exact) <= 0.5 * np.maximum(largest, np.abs(ours).max()) / (2 ** (bits - 1) - 1) + 2.0**-16).all()
+
+
 def test_what_there_is_not(models):
     _, source, _ = models["tiny-alibi"]
     with pytest.raises(EdgePosError, match="positions phase: alibi for 96 positions has exact, slope, table-16, table-8"):
         plans_for(source, 96, "phase")
     source.steps = [step for step in source.steps if type(step).__name__ != "Attend"]
-    with pytest.raises(EdgePosError, match="neither"):
+    with pytest.raises(EdgePosError, match="encodes no positions"):
         plans_for(source, 96, "table-8")
 
 

@@ -103,15 +103,18 @@ def position_rows(spec: Learned | Sinusoidal, table: np.ndarray) -> tuple[np.nda
 
     Sinusoids are rounded from their exact values, all rows with one scale; learned rows have a scale each.
     """
-    if isinstance(spec, Sinusoidal):
-        plan = SinusoidalPlan(spec, len(table), 16)
-        rows = plan.table(np.arange(len(table)))
+    return planned_rows(SinusoidalPlan(spec, len(table), 16) if isinstance(spec, Sinusoidal) else LearnedPlan(spec, table, 16), len(table))
+
+
+def planned_rows(plan: LearnedPlan | SinusoidalPlan, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` rows of a plan of one coordinate, as of `position_rows`."""
+    if isinstance(plan, SinusoidalPlan):
+        rows = plan.table(np.arange(count))
         with mpmath.workprec(PRECISION):
-            scale = mantissa_shift(mpmath.mpf(spec.scale) / plan.full_scale)
-        factors = np.tile(np.array(scale, np.int32), (len(table), 1))
+            factors = np.array([mantissa_shift(mpmath.mpf(plan.part.scale) / plan.full_scale)], np.int32)
     else:
-        plan = LearnedPlan(spec, table, 16)
         rows, factors = plan.table, plan.factors
+    factors = np.broadcast_to(factors, (count, 2)).copy()
     padding = -rows.shape[1] % GROUP
     return np.pad(rows, ((0, 0), (0, padding))).astype(np.int16), factors
 
