@@ -194,6 +194,12 @@ def test_noise_in_one_layer_is_ranked_first(bundle, source):
     formats = {(layer["op"], layer["format"]) for layer in layers if layer["format"] is not None}
     assert formats == {("EMBED", "w8g32"), ("LINEAR", "w8g32 a16"), ("ATTENTION", "kv16")}
     linears = [layer for layer in layers if layer["op"] == "LINEAR"]
+    for layer in layers:  # a uniform error of half a step: about 6 dB a bit, less what the largest number is above the others
+        fine, coarse = {"LINEAR": ("a16", "a8g32"), "ATTENTION": ("kv16", "kv8")}.get(layer["op"], (None, None))
+        if fine is None:
+            assert layer["reads_db"] is None
+        else:
+            assert set(layer["reads_db"]) == {fine, coarse} and 65 < layer["reads_db"][fine] < 98 and 35 < layer["reads_db"][coarse] < 50
     assert min(linears, key=lambda layer: layer["own_sqnr_db"])["name"] == "layers.3.mlp.up"
     assert changes["weights"] == pytest.approx(changes["total"], rel=0.05) and changes["arithmetic"] < 0.01 * changes["total"]
 

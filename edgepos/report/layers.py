@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from .. import fixedpoint as fx
 from ..float_session import FloatSession
 from ..golden import Batch, Machine, image_batch
 from ..golden_session import GoldenSession
-from ..program import A8G32, NONE, Op, Operation, Program
+from ..program import A8G32, GROUP, NONE, Op, Operation, Program
 
 
 def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
@@ -24,10 +25,11 @@ def sqnr_db(reference: np.ndarray, value: np.ndarray) -> float | None:
 def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int = 0) -> list[dict]:
     """One entry per operator with an output, in data-flow order.
 
-    An entry: name, op, format, f, sqnr_db, own_sqnr_db, saturations, outlier. `ids` is one window, or an image; the integers are computed by golden,
+    An entry: name, op, format, f, sqnr_db, own_sqnr_db, reads_db, saturations, outlier. `ids` is one window, or an image; the integers are computed by golden,
     whose bits are every engine's. sqnr_db compares with the float graph and holds all errors before; own_sqnr_db is of the operator
     alone, run on the float graph's values rounded to its inputs. Both are None for values that the float graph does not have under
-    the same name, or without any error. outlier: the channel with the largest magnitude, and its ratio to the channels' median.
+    the same name, or without any error. reads_db: {format: dB} of the float graph's values that a matrix or an attention reads, rounded to
+    the activation formats or to those of the KV cache (the worse of keys and values); None for other operators. outlier: the channel with the largest magnitude, and its ratio to the channels' median.
     """
     floats = _floats(program, model, ids, threads)
     session = GoldenSession(program, None if program.image else max(len(ids), 1))
@@ -48,6 +50,7 @@ def trace_layers(program: Program, model: ir.Model, ids: list[int], threads: int
                 "f": f,
                 "sqnr_db": None if reference is None else sqnr_db(reference, output * 2.0**-f),
                 "own_sqnr_db": alone.sqnr_db(index, output),
+                "reads_db": alone.reads_db(op),
                 "saturations": session.saturations - before,
                 "outlier": None if reference is None else _outlier(reference),
             }
@@ -115,6 +118,35 @@ class _Alone:
             output = np.clip(np.rint(np.float64(reference) * 2.0**f), -(2**31), 2**31 - 1).astype(np.int64)
         self.values[op.out] = output
         return result
+
+
+    def reads_db(self, op: Operation) -> dict[str, float | None] | None:
+        """Of an operator that has run: how well 16 and 8 bits hold what it reads."""
+        if op.code == Op.LINEAR:
+            x = self.values[op.ins[0]]
+            x = np.pad(x, ((0, 0), (0, -x.shape[1] % GROUP)))
+            return {"a16": sqnr_db(x, _narrow(x)), "a8g32": sqnr_db(x, _grouped(x))}
+        if op.code != Op.ATTENTION:
+            return None
+        write = next(o for o in self.program.ops if o.code == Op.KV_WRITE and o.params["layer"] == op.params["layer"])
+        heads = self.program.kv[op.params["layer"]].heads
+        both = [self.values[value].reshape(len(self.batch.ids) * heads, -1) for value in write.ins]
+        return {name: min(filter(None, (sqnr_db(x, rounded(x)) for x in both)), default=None) for name, rounded in (("kv16", _narrow), ("kv8", _kv8))}
+
+
+def _narrow(x: np.ndarray) -> np.ndarray:
+    q, s = fx.narrow16(x)
+    return q << s[..., None]
+
+
+def _grouped(x: np.ndarray) -> np.ndarray:
+    q, d, s = fx.quant8g32(x)
+    return (q * np.repeat(d, GROUP, axis=-1)) << s[..., None]
+
+
+def _kv8(x: np.ndarray) -> np.ndarray:
+    q, a = fx.quant8(x)
+    return q * a[..., None] / 127
 
 
 def with_outputs(model: ir.Model, names: list[str]) -> ir.Model:
