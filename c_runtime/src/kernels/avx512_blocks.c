@@ -304,108 +304,12 @@ INLINE void add16(int64_t *acc, const __m512i *sums, int pieces, int bits, __mma
   }
 }
 
-typedef int16_t pieces16[QUERIES][2 * KEYS]; /* two of all keys, or three of a half */
+typedef int8_t pieces[QUERIES][4 * KEYS]; /* kv16: two of all keys, or three of a half; kv8: up to four of all, without sign */
 
-INLINE size_t piece_at(int c, int count) { return (size_t)c * (count == 3 ? KEYS / 2 : KEYS); }
-
-/* kv16: sums of n pairs of keys for some vectors of components, the last of which may be a part of one. */
-INLINE void strip16(int64_t *acc, pieces16 pieces, int heads, int count, int bits, const int16_t *v, size_t dim, size_t n, int vectors,
-                    __mmask16 last) {
-  __m512i s[QUERIES][4][3];
-  UNROLL for (int h = 0; h < heads; h++) {
-    UNROLL for (int i = 0; i < vectors; i++) {
-      UNROLL for (int c = 0; c < count; c++) s[h][i][c] = _mm512_setzero_si512();
-    }
-  }
-  for (size_t j = 0; j < n; j++, v += 2 * dim) {
-    __m512i x[4];
-    UNROLL for (int i = 0; i < vectors; i++) {
-      x[i] = i + 1 < vectors ? load(v + 32 * i) : _mm512_maskz_loadu_epi32(last, v + 32 * i);
-      KEEP_VECTOR(x[i]);
-      ask(v + 32 * i);
-    }
-    UNROLL for (int h = 0; h < heads; h++) {
-      UNROLL for (int c = 0; c < count; c++) {
-        __m512i p = pair_at(pieces[h] + piece_at(c, count) + 2 * j);
-        KEEP_VECTOR(p);
-        UNROLL for (int i = 0; i < vectors; i++) {
-          s[h][i][c] = _mm512_dpwssd_epi32(s[h][i][c], x[i], p);
-          KEEP_VECTOR(s[h][i][c]);
-        }
-      }
-    }
-  }
-  UNROLL for (int h = 0; h < heads; h++) {
-    UNROLL for (int i = 0; i < vectors; i++)
-      add16(acc + (size_t)h * dim + 16 * i, s[h][i], count, bits, i + 1 < vectors ? 0xffff : last);
-  }
-}
-
-/* All components; as many vectors at a time as their sums fit registers. */
-INLINE void rows16(int64_t *acc, pieces16 pieces, int heads, int count, int bits, const int16_t *v, size_t dim, size_t n) {
-  const int vectors = heads * count <= 6 ? 4 : 2;
-  size_t i = 0, each = 16 * (size_t)vectors;
-  for (; i + each <= dim; i += each) strip16(acc + i, pieces, heads, count, bits, v + 2 * i, dim, n, vectors, 0xffff);
-  for (; i < dim; i += 16) strip16(acc + i, pieces, heads, count, bits, v + 2 * i, dim, n, 1, (__mmask16)first(dim - i < 16 ? dim - i : 16));
-}
-
-INLINE void put_words(int16_t *to, __m512i v) { _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(v)); }
-
-/* 64 products of values and pieces up to 1024 stay below 2^31. */
-INLINE void mix16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, size_t dim, size_t n, int heads) {
-  const __m512i ten = _mm512_set1_epi32(1023);
-  pieces16 pieces;
-  int32_t most = largest_weight(p, stride, n, heads);
-  if (most == 0) return;
-  if (most <= 1 << 21) { /* 2^11 * high + low, |low| <= 2^10 */
-    UNROLL for (int h = 0; h < heads; h++) {
-      for (size_t j = 0; j < n; j += 16) {
-        __m512i x = load(p + (size_t)h * stride + j), high = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(1024)), 11);
-        put_words(pieces[h] + j, _mm512_sub_epi32(x, _mm512_slli_epi32(high, 11)));
-        put_words(pieces[h] + KEYS + j, high);
-      }
-    }
-    if (most < 1024) rows16(acc, pieces, heads, 1, 11, v, dim, n / 2);
-    else rows16(acc, pieces, heads, 2, 11, v, dim, n / 2);
-    return;
-  }
-  for (size_t from = 0; from < n; from += KEYS / 2) {
-    size_t keys = n - from < KEYS / 2 ? n - from : KEYS / 2;
-    UNROLL for (int h = 0; h < heads; h++) {
-      for (size_t j = 0; j < keys; j += 16) {
-        __m512i x = load(p + (size_t)h * stride + from + j);
-        put_words(pieces[h] + j, _mm512_and_si512(x, ten));
-        put_words(pieces[h] + KEYS / 2 + j, _mm512_and_si512(_mm512_srli_epi32(x, 10), ten));
-        put_words(pieces[h] + KEYS + j, _mm512_srli_epi32(x, 20));
-      }
-    }
-    rows16(acc, pieces, heads, 3, 10, v + from * dim, dim, keys / 2);
-  }
-}
-
-/* Functions of their own: a compiler that has them in one adds up what each keeps on the stack. */
-#define TILES16(heads)                                                                                                                 \
-  __attribute__((noinline)) AVX512 static void tiles16_##heads(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, size_t dim, size_t n) { \
-    for (size_t j = 0; j < n; j += KEYS) mix16(acc, p + j, stride, v + j * dim, dim, n - j < KEYS ? n - j : KEYS, heads);                \
-  }
-TILES16(1)
-TILES16(2)
-TILES16(3)
-TILES16(4)
-
-AVX512 static void mixes_kv16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, int32_t dim, int32_t heads, int32_t n) {
-  switch (heads) {
-    case 1: tiles16_1(acc, p, stride, v, (size_t)dim, (size_t)n); break;
-    case 2: tiles16_2(acc, p, stride, v, (size_t)dim, (size_t)n); break;
-    case 3: tiles16_3(acc, p, stride, v, (size_t)dim, (size_t)n); break;
-    default: tiles16_4(acc, p, stride, v, (size_t)dim, (size_t)n);
-  }
-}
-
-typedef uint8_t pieces8[QUERIES][4][KEYS];
-
-/* kv8: four keys at a time, pieces of eight bits without sign. */
-INLINE void strip8(int64_t *acc, pieces8 pieces, int heads, int count, const int8_t *v, size_t dim, size_t n, int vectors, __mmask16 last) {
+/* Sums of n pairs (kv16) or fours (kv8) of keys for some vectors of components, the last of which may be a part of one; pieces of so many
+ * bits, eight with kv8, and each so many bytes behind the one before. */
+INLINE void strip(int64_t *acc, pieces from, int heads, int count, int bits, size_t apart, const int8_t *v, size_t dim, size_t n, int vectors,
+                  __mmask16 last) {
   __m512i s[QUERIES][4][4];
   UNROLL for (int h = 0; h < heads; h++) {
     UNROLL for (int i = 0; i < vectors; i++) {
@@ -421,45 +325,105 @@ INLINE void strip8(int64_t *acc, pieces8 pieces, int heads, int count, const int
     }
     UNROLL for (int h = 0; h < heads; h++) {
       UNROLL for (int c = 0; c < count; c++) {
-        __m512i p = four_at((const int8_t *)pieces[h][c] + 4 * j);
+        __m512i p = four_at(from[h] + (size_t)c * apart + 4 * j);
         KEEP_VECTOR(p);
         UNROLL for (int i = 0; i < vectors; i++) {
-          s[h][i][c] = _mm512_dpbusd_epi32(s[h][i][c], p, x[i]);
+          s[h][i][c] = bits == 8 ? _mm512_dpbusd_epi32(s[h][i][c], p, x[i]) : _mm512_dpwssd_epi32(s[h][i][c], x[i], p);
           KEEP_VECTOR(s[h][i][c]);
         }
       }
     }
   }
   UNROLL for (int h = 0; h < heads; h++) {
-    UNROLL for (int i = 0; i < vectors; i++) { /* a sum is below 64 * 255 * 128 = 2^21 */
+    UNROLL for (int i = 0; i < vectors; i++) {
       __m512i *sums = s[h][i];
-      UNROLL for (int c = 0; c + 1 < count; c += 2) sums[c / 2] = _mm512_add_epi32(sums[c], _mm512_slli_epi32(sums[c + 1], 8));
-      if (count == 3) sums[1] = sums[2];
-      add16(acc + (size_t)h * dim + 16 * i, sums, (count + 1) / 2, 16, i + 1 < vectors ? 0xffff : last);
+      int64_t *to = acc + (size_t)h * dim + 16 * i;
+      __mmask16 there = i + 1 < vectors ? 0xffff : last;
+      if (bits == 8) { /* a sum is below 64 * 255 * 128 = 2^21 */
+        UNROLL for (int c = 0; c + 1 < count; c += 2) sums[c / 2] = _mm512_add_epi32(sums[c], _mm512_slli_epi32(sums[c + 1], 8));
+        if (count == 3) sums[1] = sums[2];
+        add16(to, sums, (count + 1) / 2, 16, there);
+      } else {
+        add16(to, sums, count, bits, there);
+      }
     }
   }
 }
 
-INLINE void rows8(int64_t *acc, pieces8 pieces, int heads, int count, const int8_t *v, size_t dim, size_t n) {
+/* All components; as many vectors at a time as their sums fit registers. */
+INLINE void rows(int64_t *acc, pieces from, int heads, int count, int bits, size_t apart, const int8_t *v, size_t dim, size_t n) {
   const int vectors = heads * count <= 6 ? 4 : heads * count <= 12 ? 2 : 1;
   size_t i = 0, each = 16 * (size_t)vectors;
-  for (; i + each <= dim; i += each) strip8(acc + i, pieces, heads, count, v + 4 * i, dim, n, vectors, 0xffff);
-  for (; i < dim; i += 16) strip8(acc + i, pieces, heads, count, v + 4 * i, dim, n, 1, (__mmask16)first(dim - i < 16 ? dim - i : 16));
+  for (; i + each <= dim; i += each) strip(acc + i, from, heads, count, bits, apart, v + 4 * i, dim, n, vectors, 0xffff);
+  for (; i < dim; i += 16) strip(acc + i, from, heads, count, bits, apart, v + 4 * i, dim, n, 1, (__mmask16)first(dim - i < 16 ? dim - i : 16));
+}
+
+INLINE void put_words(int8_t *to, __m512i v) { _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(v)); }
+
+/* 64 products of values and pieces up to 1024 stay below 2^31. */
+INLINE void mix16(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, size_t dim, size_t n, int heads) {
+  const __m512i ten = _mm512_set1_epi32(1023);
+  pieces cut;
+  int32_t most = largest_weight(p, stride, n, heads);
+  if (most == 0) return;
+  if (most <= 1 << 21) { /* 2^11 * high + low, |low| <= 2^10 */
+    UNROLL for (int h = 0; h < heads; h++) {
+      for (size_t j = 0; j < n; j += 16) {
+        __m512i x = load(p + (size_t)h * stride + j), high = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(1024)), 11);
+        put_words(cut[h] + 2 * j, _mm512_sub_epi32(x, _mm512_slli_epi32(high, 11)));
+        put_words(cut[h] + 2 * (KEYS + j), high);
+      }
+    }
+    if (most < 1024) rows(acc, cut, heads, 1, 11, 2 * KEYS, v, dim, n / 2);
+    else rows(acc, cut, heads, 2, 11, 2 * KEYS, v, dim, n / 2);
+    return;
+  }
+  for (size_t from = 0; from < n; from += KEYS / 2) {
+    size_t keys = n - from < KEYS / 2 ? n - from : KEYS / 2;
+    UNROLL for (int h = 0; h < heads; h++) {
+      for (size_t j = 0; j < keys; j += 16) {
+        __m512i x = load(p + (size_t)h * stride + from + j);
+        put_words(cut[h] + 2 * j, _mm512_and_si512(x, ten));
+        put_words(cut[h] + KEYS + 2 * j, _mm512_and_si512(_mm512_srli_epi32(x, 10), ten));
+        put_words(cut[h] + 2 * (KEYS + j), _mm512_srli_epi32(x, 20));
+      }
+    }
+    rows(acc, cut, heads, 3, 10, KEYS, v + 2 * from * dim, dim, keys / 2);
+  }
+}
+
+/* Functions of their own: a compiler that has them in one adds up what each keeps on the stack. */
+#define TILES16(heads)                                                                                                                 \
+  __attribute__((noinline)) AVX512 static void tiles16_##heads(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, size_t dim, size_t n) { \
+    for (size_t j = 0; j < n; j += KEYS) mix16(acc, p + j, stride, (const int8_t *)(v + j * dim), dim, n - j < KEYS ? n - j : KEYS, heads);                \
+  }
+TILES16(1)
+TILES16(2)
+TILES16(3)
+TILES16(4)
+
+AVX512 static void mixes_kv16(int64_t *acc, const int32_t *p, size_t stride, const int16_t *v, int32_t dim, int32_t heads, int32_t n) {
+  switch (heads) {
+    case 1: tiles16_1(acc, p, stride, v, (size_t)dim, (size_t)n); break;
+    case 2: tiles16_2(acc, p, stride, v, (size_t)dim, (size_t)n); break;
+    case 3: tiles16_3(acc, p, stride, v, (size_t)dim, (size_t)n); break;
+    default: tiles16_4(acc, p, stride, v, (size_t)dim, (size_t)n);
+  }
 }
 
 INLINE void mix8(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, size_t dim, size_t n, int heads) {
-  pieces8 pieces;
+  pieces cut;
   uint32_t most = (uint32_t)largest_weight(p, stride, n, heads);
   if (most == 0) return;
   UNROLL for (int h = 0; h < heads; h++, p += stride) {
     for (size_t j = 0; j < n; j += 16)
       for (unsigned c = 0; c < 4; c++)
-        _mm_storeu_si128((__m128i *)(pieces[h][c] + j), _mm512_cvtepi32_epi8(_mm512_srli_epi32(load(p + j), 8 * c)));
+        _mm_storeu_si128((__m128i *)(cut[h] + c * KEYS + j), _mm512_cvtepi32_epi8(_mm512_srli_epi32(load(p + j), 8 * c)));
   }
-  if (most >> 24) rows8(acc, pieces, heads, 4, v, dim, n / 4);
-  else if (most >> 16) rows8(acc, pieces, heads, 3, v, dim, n / 4);
-  else if (most >> 8) rows8(acc, pieces, heads, 2, v, dim, n / 4);
-  else rows8(acc, pieces, heads, 1, v, dim, n / 4);
+  if (most >> 24) rows(acc, cut, heads, 4, 8, KEYS, v, dim, n / 4);
+  else if (most >> 16) rows(acc, cut, heads, 3, 8, KEYS, v, dim, n / 4);
+  else if (most >> 8) rows(acc, cut, heads, 2, 8, KEYS, v, dim, n / 4);
+  else rows(acc, cut, heads, 1, 8, KEYS, v, dim, n / 4);
 }
 
 INLINE void tiles8(int64_t *acc, const int32_t *p, size_t stride, const int8_t *v, size_t dim, size_t n, int heads) {
