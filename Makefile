@@ -17,7 +17,7 @@ TEST_GROUPS ?= \
   compiler:900:test_compiler_* \
   matrix:900:test_boards_* \
   boards:600:test_boards* \
-  objects:300:test_runtime_objects* \
+  objects:600:test_runtime_objects* \
   runtime:600:test_runtime_* \
   tokenizer:300:test_tokenizer* \
   real:420:test_real_* \
