@@ -11,12 +11,12 @@ from .canonical import CanonicalModel
 from .gguf_source import load_gguf
 from .hf_folder import load_hf_folder
 from .llama2c import load_llama2c
+from .pickle_files import pickle_error
 from .position_graph import position_graph
-from .safetensor_files import pickle_error
 from .tokenizers import TokenizerSpec
 
 PICKLES = (".pt", ".pth", ".ckpt", ".pkl")
-SUPPORTED = "a Hugging Face folder (config.json + safetensors), a .gguf file, an .onnx file or a llama2.c version-0 .bin file"
+SUPPORTED = "a Hugging Face folder (config.json + safetensors or pytorch_model.bin), a .gguf file, an .onnx file or a llama2.c version-0 .bin file"
 
 
 def load(

@@ -1,4 +1,4 @@
-"""Hugging Face folders: config.json, safetensors, tokenizer.json."""
+"""Hugging Face folders: config.json, weights, tokenizer.json."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .chat_template import read_hf_template
 from .config import Config
 from .families import ARCHITECTURES
 from .json_files import read_json_object
-from .safetensor_files import open_tensors
 from .shorten import shorten
 from .tokenizer_hf import read_tokenizer_json
 from .tokenizer_minbpe import is_minbpe, read_minbpe
 from .tokenizers import TokenizerSpec
+from .weight_files import open_tensors
 
 ID_CONFIGS = ("generation_config.json", "config.json")  # what generation uses goes before what training wrote, as in transformers
 

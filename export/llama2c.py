@@ -20,6 +20,7 @@ from .canonical import CanonicalModel, read_license, readable, sha256_of
 from .config import check_context
 from .families import llama
 from .mapped_file import map_bytes
+from .pickle_files import pickle_error
 from .tensor_set import TensorSet
 from .tokenizer_llama2c import read_tokenizer_bin
 
@@ -78,10 +79,7 @@ def read_header(path: Path) -> tuple[llama.LlamaShape, list[tuple[str, tuple[int
     if len(head) < HEADER_BYTES:
         raise FormatError(f"{path.name}: {size} bytes; a llama2.c file starts with {HEADER_BYTES} bytes of header")
     if head[:4] == b"PK\x03\x04" or head[:1] == b"\x80":
-        raise UnsupportedError(
-            f"{path.name}: a PyTorch pickle, which can run code when opened; load it in a place you trust and "
-            "write it with save_pretrained(..., safe_serialization=True)"
-        )
+        raise pickle_error(path.name)
     numbers = np.frombuffer(head, "<i4")
     if int(numbers[0]) == MAGIC:
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Safetensors files, one or sharded, as memory-mapped NumPy views.
+"""Safetensors files as memory-mapped NumPy views.
 
 Format: 8 bytes little-endian header length, JSON header, data
 (github.com/huggingface/safetensors, "Format"). Everything in the header is
@@ -16,71 +16,14 @@ import numpy as np
 
 from edgepos.errors import FormatError, UnsupportedError
 
-from .json_files import parse_json_object, read_json_object
+from .json_files import parse_json_object
 from .mapped_file import map_bytes
 from .shorten import shorten
-from .tensor_set import TensorSet
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "pytorch_model.pt")
 MAX_HEADER = 100_000_000  # the limit of the reference implementation
 DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 COUNTS = ("position_ids", "token_type_ids")  # I64 buffers of old encoders: 0, 1, 2 … and zeros, which transformers ignores too
 COUNT_DTYPE = np.dtype("<i8")
-
-
-def open_tensors(folder: Path) -> tuple[TensorSet, list[Path]]:
-    """(tensors, files read) of a model folder.
-
-    Raises UnsupportedError when only a pickle is there, FormatError when files are missing or malformed.
-    """
-    if (folder / SINGLE).is_file():
-        path = folder / SINGLE
-        return TensorSet(SINGLE, map_file(path)), [path]
-    if (folder / INDEX).is_file():
-        return _open_shards(folder)
-    for name in PICKLES:
-        if (folder / name).is_file():
-            raise pickle_error(name)
-    raise FormatError(f"{folder.name}: neither {SINGLE} nor {INDEX} is there; one of them is needed")
-
-
-def pickle_error(name: str) -> UnsupportedError:
-    """The error for a file that PyTorch pickled."""
-    return UnsupportedError(
-        f"{name}: a pickle, which can run code when opened, is never read; load the model with transformers "
-        "in a place you trust and call save_pretrained(folder, safe_serialization=True)"
-    )
-
-
-def _open_shards(folder: Path) -> tuple[TensorSet, list[Path]]:
-    weight_map = read_json_object(folder / INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise FormatError(f"{INDEX}: weight_map is {shorten(weight_map)}; an object tensor name -> file is needed")
-    for tensor, name in weight_map.items():
-        # A plain file name only: a path could lead anywhere on this machine.
-        if not isinstance(name, str) or not name.endswith(".safetensors") or set(name) & set("/\\:\0"):
-            raise FormatError(
-                f"{INDEX}: tensor {shorten(tensor)} is in file {shorten(name)}; "
-                "the name of a .safetensors file beside the index is needed"
-            )
-    arrays: dict[str, np.ndarray] = {}
-    paths = [folder / name for name in sorted(set(weight_map.values()))]
-    for path in paths:
-        for tensor, array in map_file(path).items():
-            if weight_map.get(tensor) != path.name:
-                raise FormatError(
-                    f"{path.name}: holds tensor {shorten(tensor)}, which {INDEX} places in "
-                    f"{shorten(weight_map.get(tensor))}; download index and shards again"
-                )
-            arrays[tensor] = array
-    lost = sorted(name for name in set(weight_map) - set(arrays) if name.rpartition(".")[2] not in COUNTS)
-    if lost:
-        raise FormatError(
-            f"{INDEX}: tensor {shorten(lost[0])} is not in {weight_map[lost[0]]}; download that shard again"
-        )
-    return TensorSet(INDEX, arrays), [folder / INDEX, *paths]
 
 
 def map_file(path: Path) -> dict[str, np.ndarray]:

@@ -12,9 +12,9 @@ from edgepos.errors import FormatError, UnsupportedError
 from .config import Config
 from .encoder_graph import OUTPUT, EncoderGraph
 from .json_files import parse_json_list, read_bytes, read_json_object
-from .safetensor_files import open_tensors
 from .shorten import shorten
 from .tensor_set import Weight
+from .weight_files import open_tensors
 
 MODULES = "modules.json"
 SETTINGS = "sentence_bert_config.json"

@@ -126,7 +126,7 @@ def _from_tables(path: Path) -> Source:
 
 
 def _from_folder(path: Path) -> Source:
-    from ..export.safetensor_files import map_file, open_tensors
+    from ..export.weight_files import open_tensors
 
     config = _json(_read(path / "config.json"), "config.json")
     spec = from_config(config)
@@ -134,9 +134,8 @@ def _from_folder(path: Path) -> Source:
     context = next((value for key in CONTEXT_KEYS if isinstance(value := text.get(key), int)), None)
     weights = None
     if any(isinstance(part, (Learned, T5Bias, RelativeBias)) for part in (parts_of(spec) or {"": spec}).values()):
-        _, files = open_tensors(path)
-        tensors = {name: array for file in files if file.suffix == ".safetensors" for name, array in map_file(file).items()}
-        weights = _weights_of(spec, tensors, path.name)
+        tensors, _ = open_tensors(path)
+        weights = _weights_of(spec, dict(tensors.arrays), path.name)
     return Source(spec, weights, context, path.name)
 
 
