@@ -517,6 +517,37 @@ def sinusoidal(g, x):
     return g.op("Add", x, g.op("Slice", g.put(table), g.ints(0), n, g.ints(0)))
 
 
+def masked_by_product(g, x):
+    return g.op("Mul", x, g.op("Unsqueeze", g.op("Cast", g.op("Not", g.op("Equal", "input_ids", g.put(np.array(3)))), to=TensorProto.FLOAT), g.ints(-1)))
+
+
+def masked_by_choice(g, x):
+    return g.op("Where", g.op("Unsqueeze", g.op("Equal", "input_ids", g.put(np.array(3))), g.ints(-1)), g.number(0.0), g.op("Mul", x, g.number(2.0)))
+
+
+def masked_by_other_choice(g, x):
+    return g.op("Where", g.op("Unsqueeze", g.op("Not", g.op("Equal", "input_ids", g.put(np.array(3)))), g.ints(-1)), x, g.number(0.0))
+
+
+@pytest.mark.parametrize("start", [masked_by_product, masked_by_choice, masked_by_other_choice], ids=lambda f: f.__name__)
+def test_an_id_whose_embedding_is_zero(start, tmp_path, recwarn):
+    canonical = load(save(decoder(start=start), tmp_path))  # which compares texts with that id too
+    table = next(v.const_value.numpy() for name, v in canonical.model.graph.initializers.items() if name.endswith("masked.weight"))
+    assert not table[3].any() and table[2].any() and not recwarn.list
+
+
+def test_an_id_that_is_padding_is_warned_of(tmp_path):
+    def behind_positions(g, x):
+        return masked_by_product(g, learned(g, x))
+
+    def masked_and_unmasked(g, x):
+        return g.op("Add", g.linear(masked_by_product(g, x), DIM, DIM), x)
+
+    for start in (learned_behind_padding, behind_positions, masked_and_unmasked):
+        with pytest.warns(UserWarning, match=r"m.onnx: the graph takes token id \d for padding; a text of a bundle has none, so that id is read like any other"):
+            load(save(decoder(start=start), tmp_path))
+
+
 PLACES = {
     learned: (Learned(TABLE), TABLE),
     learned_behind_padding: (Learned(TABLE - 2), TABLE - 2),

@@ -7,6 +7,7 @@ run in ONNX Runtime on random ids, and a difference beyond float32's precision i
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class Found:
     """A canonical graph; its values beside those of the source with the same numbers; the vocabulary; the name of its value that is the
     source's output; the source without branches; where its rotation depends on the length, the longest text that has that of short
     ones and the shortest that has the context's; the shapes of empty caches by name; weights that are codes in the source; tables that it has
-    in 16 bits only (`Writer.narrow`); the id of its padding; files that decided the pooling."""
+    in 16 bits only (`Writer.narrow`); the id of its padding; the id whose embedding it makes zero; files that decided the pooling."""
 
     model: ir.Model
     foreign: dict[ir.Value, ir.Value]
@@ -61,6 +62,7 @@ class Found:
     grids: dict[str, BlockRows]
     narrow: dict[str, float]
     padding: int | None
+    zeroed: int | None
     files: tuple[Path, ...] = ()
 
 
@@ -133,6 +135,8 @@ def _canonical(
         check_same(model, frame, found, positions, origin, same_from)
     else:
         check_same(model, frame, found, positions, origin)
+    if found.padding is not None:
+        warnings.warn(f"{origin}: the graph takes token id {found.padding} for padding; a text of a bundle has none, so that id is read like any other", stacklevel=3)
     spec, problem, bos, eos, read = _no_tokenizer() if tokenizer is None else read_tokenizer(Path(tokenizer), found.vocab_size, whole_texts=encoder)
     return CanonicalModel(
         model=found.model,
@@ -212,7 +216,7 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     constants.check_sizes(list(reader.met), max(lengths_of(frame, context)))  # before ONNX Runtime computes them
     writer.at = frame.logits.producer()
     result = reader.value(frame.logits)
-    facts = {"source": model, "changes": writer.changes, "caches": {v.name: shape for v, shape in reader.caches.items()}, "grids": writer.grids, "narrow": writer.narrow, "padding": writer.padding}
+    facts = {"source": model, "changes": writer.changes, "caches": {v.name: shape for v, shape in reader.caches.items()}, "grids": writer.grids, "narrow": writer.narrow, "padding": writer.padding, "zeroed": writer.zeroed}
     if not encoder:
         other = row_output(graph, frame)
         if other is not None and not _may_be_logits(writer, result):

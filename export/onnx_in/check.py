@@ -47,6 +47,8 @@ def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str, 
         ids = frame.sample(rng, found.vocab_size, length)
         if found.padding is not None:
             ids[ids == found.padding] = 1 if found.padding == 0 else 0
+        if found.zeroed not in (None, found.padding):
+            ids[length // 2] = found.zeroed
         want, got = _run(theirs, frame.feed(ids), [frame.logits.name], origin)[0], _run(ours, _feed(canonical, ids), [found.output], origin)[0]
         if not _same(want, got, allowed):
             if not np.isfinite(want).all():

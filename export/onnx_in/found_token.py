@@ -73,11 +73,11 @@ def _equal(reader, node: ir.Node, arguments: list) -> Marks:
 
 
 def _not(reader, node: ir.Node, arguments: list) -> np.ndarray:
-    """Ids that are not the padding's: all of them, because a text of a bundle has no padding."""
-    x, writer = arguments[0], reader.writer
-    if not isinstance(x, Marks) or writer.padding not in (None, x.token):
+    """Ids that are not a certain one: all of them, until it is known what for (`padding.py`)."""
+    x = arguments[0]
+    if not isinstance(x, Marks):
         raise reader.unknown(node, arguments)
-    writer.padding = x.token
+    reader.padding.ids[node.outputs[0]] = x.token
     return np.ones(x.shape, bool)
 
 

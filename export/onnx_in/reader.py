@@ -16,6 +16,7 @@ from . import algebra, attention, compound, contrib, einsum, found_token, images
 from .constants import CHOICE, Constants, check_size
 from .hints import hint
 from .looks import label, refuse
+from .padding import Padding
 from .pooling import TokenSum
 from .values import Form, Function, Mean, Scores, Statistic
 from .writer import Writer
@@ -44,6 +45,7 @@ class Reader:
         self.sources = writer.sources
         self.values: dict[ir.Value, object] = {}
         self.caches: dict[ir.Value, tuple[int, ...]] = {}  # shapes of empty caches whose axes the graph does not say
+        self.padding = Padding()
         self.met: dict[ir.Value, None] = {}  # computed constants that are inputs of operators on tensors
 
     @property
@@ -57,6 +59,7 @@ class Reader:
             arguments = [None if x is None else self.value(x) for x in node.inputs]
             if all(a is None or isinstance(a, np.ndarray) for a in arguments):
                 results = self.constants.run(node, arguments)
+                self.padding.follow(node)
             else:
                 if node.domain == CHOICE:
                     raise refuse(node, "branches that do different things by the length", "branches between tables of positions, and on an empty cache")
@@ -77,7 +80,8 @@ class Reader:
         try:
             check_size(node, [a for a in arguments if a is not None])
             self.met.update((x, None) for x, a in zip(node.inputs, arguments) if isinstance(a, np.ndarray))
-            return operator(self, node, arguments)
+            masked = self.padding.meet(self, node, arguments)
+            return operator(self, node, arguments) if masked is None else masked
         except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AttributeError) as error:
             # A damaged graph gives an operator what its definition excludes; NumPy or the attribute's type then says so.
             raise FormatError(f"{label(node)}: its inputs or attributes do not fit together ({' '.join(str(error).split())[:160]})") from error

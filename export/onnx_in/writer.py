@@ -61,6 +61,7 @@ class Writer:
         # Where the rotation depends on the length: the longest text that has that of short ones, the shortest that has the context's.
         self.changes: tuple[int, int] | None = None
         self.padding: int | None = None  # the id that the graph takes for padding
+        self.zeroed: int | None = None  # the id whose embedding the graph makes zero
         self.layers = 0
         self.part = ""  # of a linear that is used in parts: q, k or v
         self.placed = False
