@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from edgepos.compiler.match import match
 from edgepos.compiler.steps import Act, Attend, Linear, Norm
+from edgepos.errors import UnsupportedError
 from edgepos.export import load
 from edgepos.export.onnx_in import rope_rules
 from edgepos.positions import Alibi, Learned, NoPosition, RelativeBias, Rope, Sinusoidal, T5Bias
@@ -583,3 +584,62 @@ def test_a_context_beyond_the_tables_is_refused(tmp_path):
     with pytest.raises(Exception, match=f"m.onnx: context is 100, but a table in the graph has {TABLE} positions"):
         steps_of(decoder(start=learned), tmp_path, context=100)
     assert steps_of(decoder(start=learned), tmp_path, context=50)[1].context == 50
+
+
+# ---- the logits of the last token alone
+
+
+def gathered(g, x):
+    return g.op("Gather", x, g.put(np.array(-1)), axis=1)
+
+
+def gathered_beside(g, x):
+    return g.op("Gather", x, g.ints(-1), axis=1)
+
+
+def sliced(g, x):
+    return g.op("Slice", x, g.ints(-1), g.ints(2**62), g.ints(1))
+
+
+def last_of(take, before: bool) -> tuple:
+    """(a decoder that takes the last row in front of its head or behind it, the same that gives all rows)."""
+    def end(g, x):
+        return take(g, x) if before else x
+
+    model, plain = decoder(end=end), decoder()
+    shape = [1, 1, VOCAB] if take is not gathered else [1, VOCAB]
+    if not before:
+        g = Graph()
+        g.nodes, g.weights = list(model.graph.node), list(model.graph.initializer)
+        g.nodes[-1].output[0] = "all"
+        take(g, "all")
+        g.nodes[-1].output[0] = "logits"
+        model.graph.ClearField("node"), model.graph.ClearField("initializer")
+        model.graph.node.extend(g.nodes), model.graph.initializer.extend(g.weights)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape))
+    return model, plain
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the head", "behind it"])
+@pytest.mark.parametrize("take", [gathered, gathered_beside, sliced], ids=lambda f: f.__name__)
+def test_the_last_row_is_read_as_all_rows(take, before, tmp_path):
+    last, plain = (load(save(model, tmp_path, name)).model for model, name in zip(last_of(take, before), ("last.onnx", "all.onnx")))
+    weights = [sorted(v.const_value.numpy().astype(np.float64).sum() for v in model.graph.initializers.values() if v.const_value.dtype == 1) for model in (last, plain)]
+    assert [node.op_type for node in last.graph] == [node.op_type for node in plain.graph] and weights[0] == weights[1]
+    assert list(last.graph.outputs[0].shape) == list(plain.graph.outputs[0].shape)
+
+
+def test_another_row_than_the_last_is_refused(tmp_path):
+    def before_last(g, x):
+        return g.op("Slice", x, g.ints(-2), g.ints(-1), g.ints(1))
+
+    def added(g, x):
+        return g.op("Add", x, sliced(g, x))
+
+    for end, found in ((before_last, r"a tensor of shape \[1, 1, 24\] for 11 tokens"), (added, "the row of the last token .* meets the rows of all tokens")):
+        with pytest.raises(UnsupportedError, match=found):
+            load(save(decoder(end=end), tmp_path))
+    model, _ = last_of(sliced, True)
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, 9]))
+    with pytest.raises(UnsupportedError, match="m.onnx: gives the last of 9 tokens alone, which shows nothing of the others; export it for any length"):
+        load(save(model, tmp_path))

@@ -31,6 +31,7 @@ from .constants import FLOATS, Constants, as_numpy
 from .files import check_model, external_files, open_onnx
 from .frame import Frame, OutputFound, frame_of, needed, reading_length, row_output
 from .images import FirstFound, ImageFrame, Pixels, image_frame
+from .last_row import LastFound, keep_all
 from .module import load_module, token_ids
 from .pooling import EncoderFound, row_of
 from .precision import widen
@@ -120,6 +121,10 @@ def _canonical(
             break
         except EncoderFound:
             encoder = True
+        except LastFound as row:
+            if frame.fixed is not None:
+                raise UnsupportedError(f"{origin}: gives the last of {frame.fixed} tokens alone, which shows nothing of the others; export it for any length") from None
+            frame = replace(frame, last={**frame.last, row.name: row.axis})
         except OutputFound as output:
             frame = replace(frame, logits=model.graph.outputs[output.index])
         except LimitFound as limit:
@@ -187,11 +192,12 @@ def rewrite(model: ir.Model, frame: Frame, name: str, context: int, *, encoder: 
     """The canonical graph of a foreign one; of an encoder that ends in rows of all tokens, with what the folder says of their pooling.
 
     Raises UnsupportedError naming the node that is not understood, LimitFound when the graph's tables are shorter than the context,
-    EncoderFound when the attention turns out to go in both directions.
+    LastFound when it takes the last row of all tokens, EncoderFound when the attention turns out to go in both directions.
     """
-    if has_branches(model.graph):
+    if has_branches(model.graph) or frame.last:
         output, model = list(model.graph.outputs).index(frame.logits), model.clone()
         frame = frame.of_copy(model.graph, output)
+        keep_all(model.graph, frame.last)
         put_in_place(model.graph, frame, lengths_of(frame, context) + [context] * (frame.fixed is None), reading_length(frame, model.graph))
         frame = frame.of_copy(model.graph, output)
     graph = model.graph

@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from edgepos.errors import FormatError, UnsupportedError
 
+from ..shorten import shorten
 from .blocks import EXACT
 from .constants import CHOICE
 from .files import graphs_of
@@ -50,6 +51,10 @@ def check_same(model: ir.Model, frame: Frame, found, context: int, origin: str, 
         if found.zeroed not in (None, found.padding):
             ids[length // 2] = found.zeroed
         want, got = _run(theirs, frame.feed(ids), [frame.logits.name], origin)[0], _run(ours, _feed(canonical, ids), [found.output], origin)[0]
+        if frame.last:
+            got = got[:, -1:]
+            if want.size != got.size:
+                raise UnsupportedError(f"{origin}: the row of the last token ({shorten(next(iter(frame.last)))}) meets the rows of all tokens; supported: such a row at the end of a model")
         if not _same(want, got, allowed):
             if not np.isfinite(want).all():
                 raise UnsupportedError(f"{origin}: with {length} tokens the graph's own output is not finite; supported: graphs that give numbers")

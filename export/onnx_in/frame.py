@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -27,12 +27,13 @@ At = Callable[[int], np.ndarray]
 @dataclass(frozen=True, eq=False)
 class Frame:
     """ids: the input of token ids; others: what every other input holds at a length; logits: the output; fixed: the one length
-    the graph was exported for, or None."""
+    the graph was exported for, or None; last: values that are the row of the last token, and what `last_row.keep_all` wants of them."""
 
     ids: ir.Value
     others: dict[ir.Value, At]
     logits: ir.Value
     fixed: int | None
+    last: Mapping[str, int | None] = field(default_factory=dict, kw_only=True)
 
     def sample(self, rng: np.random.Generator, vocab: int, length: int) -> np.ndarray:
         """Random token ids."""

@@ -15,6 +15,7 @@ from ..block_rows import BlockRows
 from . import algebra, attention, compound, contrib, einsum, found_token, images, linears, moves, norms
 from .constants import CHOICE, Constants, check_size
 from .hints import hint
+from .last_row import find_last
 from .looks import label, refuse
 from .padding import Padding
 from .pooling import TokenSum
@@ -68,6 +69,8 @@ class Reader:
                     found, known = hint(node.op_type, arguments, self.look(arguments))
                     raise refuse(node, found, known if table is OPERATORS else f"of com.microsoft: {', '.join(sorted(table))}")
                 results = self._apply(table[node.op_type], node, arguments)
+                if not self.writer.encoder:
+                    find_last(node, arguments[0], results[0] if isinstance(results, list) else results, self.length)
             self._note_same(node, arguments)
             if not isinstance(results, list):
                 results = [results]
