@@ -274,6 +274,12 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
     refused(model, tmp_path, UnsupportedError, "the graph's own output is not finite")
 
 
+def test_a_length_that_the_exporter_fixed_is_named(tmp_path):
+    """As PyTorch's older exporter does with nn.TransformerEncoder."""
+    model = decoder(attend=lambda g, x: plain_attention(g, g.op("Reshape", x, g.ints(1, 12, DIM))))
+    refused(model, tmp_path, UnsupportedError, r"a tensor \[1, 11, 24\] of 11 tokens as one of \[1, 12, 24\]: the exporter fixed the length of its example; .*dynamo=True")
+
+
 @pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.ckpt", "m.pkl"])
 def test_pickles_alone_are_not_read(name, tmp_path):
     (tmp_path / name).write_bytes(b"\x80\x04N.")

@@ -643,3 +643,31 @@ def test_another_row_than_the_last_is_refused(tmp_path):
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, 9]))
     with pytest.raises(UnsupportedError, match="m.onnx: gives the last of 9 tokens alone, which shows nothing of the others; export it for any length"):
         load(save(model, tmp_path))
+
+
+# ---- results side by side, caches
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_one_matrix_behind_attention_and_mlp(biased, tmp_path):
+    def attend(g, x):
+        hidden = g.linear(x, DIM, HIDDEN)
+        both = g.op("Concat", plain_attention(g, x), g.op("Mul", hidden, g.op("Sigmoid", hidden)), axis=-1)
+        y = g.linear(both, DIM + HIDDEN, DIM)
+        return g.op("Add", y, g.random(DIM)) if biased else y
+
+    program, _ = steps_of(decoder(attend=attend), tmp_path)
+    linears = [step for step in program.steps if isinstance(step, Linear)]
+    assert len(linears) == 11 and sum(step.bias is not None for step in linears) == biased  # eight of a block and its head, one more into the MLP, one of two parts
+
+
+@pytest.mark.parametrize("name", ["past_key", "kmem"])
+def test_a_cache_is_known_by_what_it_is_joined_to(name, tmp_path):
+    def attend(g, x):
+        q, k, v = (g.split(g.linear(x, DIM, DIM)) for _ in range(3))
+        for i, y in enumerate((k, v)):
+            g.inputs.append(helper.make_tensor_value_info(f"{name}{i}", TensorProto.FLOAT, [1, HEADS, "before", HEAD_DIM]))
+        return g.attention(q, *(g.op("Concat", f"{name}{i}", y, axis=2) for i, y in enumerate((k, v))), g.causal())
+
+    _, canonical = steps_of(decoder(attend=attend), tmp_path)
+    assert {v.name for v in canonical.model.graph.inputs} >= {"input_ids", "position_ids"}

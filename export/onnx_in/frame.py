@@ -15,7 +15,8 @@ from ..shorten import shorten
 
 CACHE = re.compile(r"past|cache", re.IGNORECASE)
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
-KINDS = (*INTEGERS, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL)
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+KINDS = (*INTEGERS, *FLOATS, ir.DataType.DOUBLE, ir.DataType.BOOL)
 PROBE = 5  # tokens, for sizes without numbers
 MOST_FIXED = 4200  # the length of reading is then this one, and masks have its square
 MOST_SIZE = 2**20  # of an axis of a cache
@@ -95,7 +96,7 @@ def _check_agreement(ids: ir.Value, others: dict[ir.Value, At], output: ir.Value
     """Refuse sizes that contradict each other: inputs of a text with one name for two sizes, or an output for another number of tokens."""
     n = ids.shape[-1] if isinstance(ids.shape[-1], int) else PROBE
     sizes: dict[object, tuple[int, str]] = {}
-    inputs = {ids: (1,) * (len(ids.shape) - 1) + (n,)} | {v: at(n).shape for v, at in others.items() if not CACHE.search(v.name or "")}
+    inputs = {ids: (1,) * (len(ids.shape) - 1) + (n,)} | {v: at(n).shape for v, at in others.items() if not _is_cache(v)}
     for value, shape in inputs.items():
         for size, found in zip(value.shape, shape):
             known = size if isinstance(size, int) else sizes.setdefault(size.value, (found, value.name))[0] if size.value else found
@@ -132,15 +133,20 @@ def _other(value: ir.Value, origin: str) -> At:
         return lambda n: np.full((1,) * len(shape), n - 1, kind)
     if name == "total_sequence_length":
         return lambda n: np.full((1,) * len(shape), n, kind)
-    if CACHE.search(name) and len(shape) in (3, 4) and value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+    if _is_cache(value) and len(shape) in (3, 4) and value.dtype in FLOATS:
         # The cache is empty: its axes without a fixed size are the batch and the tokens in it.
         sizes = tuple(d if isinstance(d, int) else 1 if i == 0 else 0 for i, d in enumerate(shape))
         if 0 in sizes and all(0 <= d <= MOST_SIZE for d in sizes):
             return lambda n: _empty(value, sizes)
     raise UnsupportedError(
         f"{origin}: input {shorten(name)} ({value.dtype.name} {[str(d) for d in shape]}) is not understood; supported: token ids, attention_mask, "
-        "position_ids, token_type_ids and a cache of keys and values whose length is not fixed"
+        "position_ids, token_type_ids and a cache of keys and values, joined to new ones, whose length is not fixed"
     )
+
+
+def _is_cache(value: ir.Value) -> bool:
+    """Whether an input is called a cache, or is joined to something."""
+    return bool(CACHE.search(value.name or "")) or (value.dtype in FLOATS and any(use.node.op_type == "Concat" for use in value.uses()))
 
 
 def _empty(value: ir.Value, shape: tuple[int, ...]) -> np.ndarray:

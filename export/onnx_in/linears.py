@@ -10,7 +10,7 @@ from . import attention
 from .constants import FLOATS
 from .looks import module_of
 from .pooling import row_form, row_of
-from .sources import Linear
+from .sources import Heads, Linear
 from .values import Form, Function, Scores
 
 THROUGH = ("Transpose", "Cast", "Identity", "DequantizeLinear", "Reshape", "Squeeze")
@@ -43,6 +43,9 @@ def linear(reader, node: ir.Node, x: Form | Function, rows: np.ndarray | BlockRo
     if rows.ndim != 2 or rows.shape[1] != x.shape[-1] or 0 in rows.shape:
         raise reader.unknown(node, [x, rows])
     row = row_of(writer, x)
+    cuts = [] if row is not None else joints(reader, x)
+    if cuts and isinstance(rows, np.ndarray):
+        return _of_parts(reader, node, x, rows, cuts, bias)
     value = writer.value(x) if row is None else row
     n_out, n_in = rows.shape
     if value.shape[-1] != n_in:
@@ -58,6 +61,28 @@ def linear(reader, node: ir.Node, x: Form | Function, rows: np.ndarray | BlockRo
     if row is not None:
         return row_form(source, x.shape[:-1])
     return reader.sources.form(source, (*x.shape[:-1], n_out))
+
+
+def joints(reader, x: Form | Function) -> list[int]:
+    """Where components of different results stand side by side: the first of each but the first result."""
+    if not isinstance(x, Form) or len(x.codes) != 1 or (x.codes < 0).any():
+        return []
+    number = reader.sources.decode(x.codes[0].reshape(-1, x.shape[-1])[0])[0]
+
+    def result(n: int) -> object:
+        what = reader.sources.numbered(n).what
+        return Heads if isinstance(what, Heads) else what.x if isinstance(what, Linear) else n
+
+    return [i for i in np.flatnonzero(np.diff(number)) + 1 if result(number[i]) != result(number[i - 1])]
+
+
+def _of_parts(reader, node: ir.Node, x: Form, rows: np.ndarray, cuts: list[int], bias: np.ndarray | None) -> Form:
+    """The product with results side by side, as of attention and MLP: the sum of the products with each."""
+    total = None
+    for start, end in zip([0, *cuts], [*cuts, x.shape[-1]]):
+        part = linear(reader, node, x.moved(lambda array, a=start, b=end: array[..., a:b]), np.ascontiguousarray(rows[:, start:end]), None, bias if total is None else None)
+        total = part if total is None else total.joined(part)
+    return total
 
 
 def same_rows(a: np.ndarray | BlockRows, b: np.ndarray | BlockRows) -> bool:

@@ -11,7 +11,7 @@ from ..block_rows import BlockRows
 from .constants import FLOATS
 from .found_token import FoundToken, Marks, beside_zeros, reshaped, row_at
 from .images import Pixels
-from .looks import module_of
+from .looks import module_of, refuse
 from .sources import Made, TokenIds
 from .values import Form, Function, OfRows, Scores, concatenated, constant_form
 
@@ -21,11 +21,23 @@ def _moved(reader, node: ir.Node, arguments: list):
     x, rest = arguments[0], arguments[1:]
     if not all(a is None or isinstance(a, np.ndarray) for a in rest):
         raise reader.unknown(node, arguments)
+    if node.op_type == "Reshape":
+        _check_traced(reader, node, x.shape, rest[0])
 
     def move(output: int):
         return lambda array: reader.constants.move(node, np.asarray(array), rest)[output]
 
     return [moved(reader, node, arguments, x, move(i)) for i in range(len(node.outputs))]
+
+
+def _check_traced(reader, node: ir.Node, before: tuple[int, ...], wanted: np.ndarray) -> None:
+    """Name what an exporter that follows one text does to shapes."""
+    sizes = [before[i] if n == 0 and i < len(before) and not node.attributes.get_int("allowzero", 0) else int(n) for i, n in enumerate(wanted.ravel())]
+    known = int(np.prod([n for n in sizes if n != -1], dtype=np.int64))
+    count = int(np.prod(before, dtype=np.int64))
+    if known > 0 and (count % known if -1 in sizes else count != known):
+        found = f"a tensor {list(before)} of {reader.length} tokens as one of {sizes}: the exporter fixed the length of its example"
+        raise refuse(node, found, "an export for any length (torch.onnx.export with dynamo=True), or for one length throughout (without dynamic axes)")
 
 
 def moved(reader, node: ir.Node, arguments: list, x, move):

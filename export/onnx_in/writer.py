@@ -169,6 +169,8 @@ class Writer:
         return Form(tensor.codes.reshape(-1, *shape), tensor.coefs.reshape(-1, *shape), const)
 
     def _value(self, rows: Form) -> ir.Value:
+        if len(rows.codes) > 1 and all([type(s.what) for s in self.sources.used(term)] == [Linear] for term in rows.codes):
+            return self._sum_of_linears(rows)
         if len(rows.codes) != 1 or (rows.codes < 0).any():
             raise self.refuse("a sum of components that is no rotation, or a constant beside components", "residual sums, and rotations of q and k")
         number, token, component = self.sources.decode(rows.codes[0])
@@ -191,6 +193,14 @@ class Writer:
         if len(used) != 1:
             raise self.refuse("a tensor joined from different results", "the parts of one linear or the heads of one attention")
         return self._single(used[0], component[0], factor, const)
+
+    def _sum_of_linears(self, rows: Form) -> ir.Value:
+        """Products of one matrix with results that stood side by side (`linears.joints`)."""
+        total = self.value(Form(rows.codes[:1], rows.coefs[:1], rows.const))
+        for i in range(1, len(rows.codes)):
+            part = self.value(Form(rows.codes[i : i + 1], rows.coefs[i : i + 1]))
+            total = self.graph.add(total, part, self.name(f"{total.name}.sum"))
+        return total
 
     def _single(self, source: Source, component: np.ndarray, factor: np.ndarray, const: np.ndarray | None) -> ir.Value:
         what = source.what
