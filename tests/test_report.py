@@ -329,9 +329,11 @@ def test_a_gate_on_a_figure_that_is_not_there():
 
 
 def test_the_verdict_is_the_worse_of_two_figures():
-    assert verdict({"kl_mean": 0.0001, "top1_agreement": 0.99})["grade"] == "very good"
-    assert verdict({"kl_mean": 0.0001, "top1_agreement": 0.90})["grade"] == "fair"
-    assert verdict({"kl_mean": 0.2, "top1_agreement": 0.99})["grade"] == "poor"
+    assert verdict({"kl_mean": 0.0001, "top1_agreement": 0.99, "tokens": 129})["grade"] == "very good"
+    assert verdict({"kl_mean": 0.0001, "top1_agreement": 0.90, "tokens": 500})["grade"] == "fair"
+    assert verdict({"kl_mean": 0.2, "top1_agreement": 0.99, "tokens": 500})["grade"] == "poor"
+    short = verdict({"kl_mean": 0.0, "top1_agreement": 1.0, "tokens": 128})
+    assert short == {"grade": "unknown", "words": "a text of 128 predictions is too short to judge by, give at least 129"}
     assert verdict({"cosine_mean": 0.996, "nearest_agreement": 1.0})["grade"] == "good"
 
 
