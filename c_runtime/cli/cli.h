@@ -54,7 +54,7 @@ void *in_large_pages(size_t bytes);
 /* Whether open_session takes its arena there. */
 extern int large_pages;
 void release(void *memory);
-uint64_t milliseconds(void);
+uint64_t microseconds(void);
 /* A session in memory of its own, which *arena gets. */
 ep_session *open_session(const ep_model *model, const ep_config *cfg, void **arena, size_t *bytes);
 /* Tokens that such a session evaluates at a time. */

@@ -55,14 +55,14 @@ void *in_large_pages(size_t n) {
 void *in_large_pages(size_t n) { return aligned((n / EP_ALIGN + 1) * EP_ALIGN); }
 #endif
 
-uint64_t milliseconds(void) {
+uint64_t microseconds(void) {
   struct timespec t;
 #if defined(__unix__) || defined(__APPLE__)
   clock_gettime(CLOCK_MONOTONIC, &t);
 #else
   timespec_get(&t, TIME_UTC);
 #endif
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 int large_pages;

@@ -252,8 +252,8 @@ static void check_bytes(const void *image, size_t bytes, uint64_t expected) {
     stop(EXIT_ERROR, "the model has the checksum 0x%016" PRIx64 ", expected 0x%016" PRIx64 ": it was changed or damaged, or is another one; copy it again", found, expected);
 }
 
-static void report_speed(const char *what, uint64_t tokens, uint64_t ms) {
-  uint64_t rate = tokens * 100000 / (ms ? ms : 1);
+static void report_speed(const char *what, uint64_t tokens, uint64_t us) {
+  uint64_t rate = tokens * 100000000 / (us ? us : 1), ms = (us + 500) / 1000;
   print(stderr, "%s: %" PRIu64 " tokens in %" PRIu64 " ms, %" PRIu64 ".%02" PRIu64 " tokens/s\n", what, tokens, ms, rate / 100,
           rate % 100);
 }
@@ -277,9 +277,9 @@ static void time_selftest(const ep_model *model, const ep_info *info, const ep_c
   void *arena;
   size_t bytes;
   ep_session *session = open_session(model, cfg, &arena, &bytes);
-  uint64_t start = milliseconds();
+  uint64_t start = microseconds();
   check(ep_eval_selftest(session, NULL), "self-test");
-  report_speed("prompt", (uint64_t)info->n_selftest, milliseconds() - start);
+  report_speed("prompt", (uint64_t)info->n_selftest, microseconds() - start);
   report_memory(session, bytes, info->context);
   release(arena);
 }
@@ -342,9 +342,9 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
   c.n = n;
   printer out = {.model = model, .o = o, .bos = info->bos, .previous = o->ids_out ? -1 : ids[n - 1]};
 
-  uint64_t start = milliseconds();
+  uint64_t start = microseconds();
   evaluate(s, ids, n, vocab, rows, chunk, &digest);
-  uint64_t prefilled = milliseconds(), decoded = 0;
+  uint64_t prefilled = microseconds(), decoded = 0;
   const char *why = NULL;
   int stopped = 0;
   for (int32_t i = 0; i < o->n; i++) {
@@ -367,7 +367,7 @@ static void generate(const options *o, const ep_model *model, const ep_info *inf
     evaluate(s, &token, 1, vocab, rows, chunk, &digest);
     decoded++;
   }
-  uint64_t end = milliseconds();
+  uint64_t end = microseconds();
   if (stopped) out.held.n = 0;
   print_rest(&out);
   if (o->n) putchar('\n');

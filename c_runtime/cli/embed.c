@@ -57,7 +57,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
   if (info->channels) stop(EXIT_ERROR, "this model reads an image: give one by --image");
   if (!info->tokenizer && !o->ids) stop(EXIT_ERROR, "this model carries no tokenizer: give the text by --ids");
   size_t n, size, context = (size_t)cfg->context;
-  uint64_t digest = EP_DIGEST_INIT, texts = 0, start = milliseconds();
+  uint64_t digest = EP_DIGEST_INIT, texts = 0, start = microseconds();
   void *arena;
   ep_session *session = open_session(model, cfg, &arena, &size);
   int32_t *row = allocate((uint64_t)info->embedding * sizeof *row);
@@ -79,7 +79,7 @@ void embed(const options *o, const ep_model *model, const ep_info *info, const e
   }
   if (o->digest) print(stdout, "digest 0x%016" PRIx64 "\n", digest);
   flush();
-  print(stderr, "%" PRIu64 " texts in %" PRIu64 " ms\n", texts, milliseconds() - start);
+  print(stderr, "%" PRIu64 " texts in %" PRIu64 " ms\n", texts, (microseconds() - start) / 1000);
   report_memory(session, size, cfg->context);
   free(line.data);
   release(row);

@@ -86,7 +86,7 @@ void embed_image(const options *o, const ep_model *model, const ep_info *info, c
   void *arena;
   ep_session *session = open_session(model, cfg, &arena, &size);
   int32_t *row = allocate((uint64_t)info->embedding * sizeof *row), best = 0;
-  uint64_t digest = EP_DIGEST_INIT, start = milliseconds();
+  uint64_t digest = EP_DIGEST_INIT, start = microseconds();
   check(ep_eval_image(session, (const uint8_t *)file.data + found.at, needed), "evaluating");
   print_row(session, info, row, &digest);
   if (o->digest) print(stdout, "digest 0x%016" PRIx64 "\n", digest);
@@ -94,7 +94,7 @@ void embed_image(const options *o, const ep_model *model, const ep_info *info, c
   for (int32_t i = 1; info->classes && i < info->embedding; i++)
     if (row[i] > row[best]) best = i;
   if (info->classes) print(stderr, "class %" PRId32 " has the largest logit\n", best);
-  print(stderr, "1 image in %" PRIu64 " ms\n", milliseconds() - start);
+  print(stderr, "1 image in %" PRIu64 " ms\n", (microseconds() - start) / 1000);
   report_memory(session, size, info->context);
   free(file.data);
   release(row);

@@ -4,6 +4,18 @@
 #define EP_TABLES
 #include "constants.h"
 
+#if UINTPTR_MAX > 0xffffffff
+/* Newton from above, where a division of 64 bits is an instruction: each root is at least the right one until it falls no more. */
+uint32_t ep_isqrt64(uint64_t a) {
+  if (a == 0) return 0;
+  uint64_t root = (uint64_t)1 << (ep_bitlen(a) + 1) / 2, next = root;
+  do {
+    root = next;
+    next = (root + a / root) / 2;
+  } while (next < root);
+  return (uint32_t)root;
+}
+#else
 uint32_t ep_isqrt64(uint64_t a) {
   uint64_t root = 0, bit = (uint64_t)1 << 62;
   while (bit) {
@@ -17,6 +29,7 @@ uint32_t ep_isqrt64(uint64_t a) {
   }
   return (uint32_t)root;
 }
+#endif
 
 static ep_scale reciprocal(uint32_t top, int32_t e) { /* top in [2^31, 2^32) */
   int64_t m = ep_div_round_half_up((int64_t)1 << 62, top);

@@ -39,9 +39,9 @@ void ep_blocks_get(const ep_session *s, const void *data, size_t at, void *row, 
 }
 
 void ep_blocks_store(const ep_session *s, void *data, void *scales, size_t at, const int32_t *x, int32_t dim, int keys) {
-  int16_t row[EP_LONGEST_HEAD]; /* no kernel shall come on the stack above it */
+  int16_t row[EP_LONGEST_HEAD];
   if (ep_kv_wide(s))
-    ((uint8_t *)scales)[at] = (uint8_t)ep_narrow16(row, x, dim);
+    ((uint8_t *)scales)[at] = (uint8_t)s->kernels.narrow16(row, x, dim);
   else
     ((int32_t *)scales)[at] = ep_quant8((int8_t *)row, x, dim);
   ep_blocks_put(s, data, at, row, dim, keys);

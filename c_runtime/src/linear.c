@@ -164,7 +164,9 @@ static void fetch_next(const ep_session *s, const int32_t *op, int32_t i) {
     if (op[EP_O_CODE] != EP_LINEAR) continue;
     int32_t rows = ep_rows(p, op[EP_O_T2]), lanes = ep_lanes_for(s, (int64_t)rows * ep_linear_cols(p, op));
     size_t bytes = (size_t)ep_cols(p, op[EP_O_T0]); /* of a row */
-    if (i < lanes) s->kernels.fetch(ep_i8(p, op[EP_O_T0]) + (size_t)ep_part(rows, i, lanes) * bytes);
+    if (i >= lanes) return;
+    int32_t from = ep_part(rows, i, lanes), to = ep_part(rows, i + 1, lanes);
+    s->kernels.fetch(ep_i8(p, op[EP_O_T0]) + (size_t)from * bytes, (size_t)(to - from) * bytes);
     return;
   }
 }

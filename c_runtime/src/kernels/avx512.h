@@ -58,6 +58,17 @@ INLINE __m512i neighbours(const int32_t *table, __m256i i) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
 }
 
+/* Of each quarter of four vectors its sum over four dwords: dword i of a quarter is that of vector i. */
+INLINE __m512i quarters(const __m512i s[4]) {
+  __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+  __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+}
+
+INLINE __m512i fold(__m512i a, __m512i b) { /* quarters 0 + 1 and 2 + 3 of both */
+  return _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
+}
+
 /* Four bytes side by side, in every dword: what vpdpbusd multiplies four columns by. */
 INLINE __m512i four_at(const int8_t *p) {
   int32_t four;

@@ -8,17 +8,6 @@
 
 enum { PART = 128 }; /* components of a query that stay in registers, four vectors */
 
-/* Of each quarter of four vectors its sum over four dwords: dword i of a quarter is that of vector i. */
-INLINE __m512i quarters(const __m512i s[4]) {
-  __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
-  __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
-  return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-}
-
-INLINE __m512i fold(__m512i a, __m512i b) { /* quarters 0 + 1 and 2 + 3 of both */
-  return _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
-}
-
 INLINE __m512i key(const void *k, __mmask32 there, int bytes) {
   if (bytes == 2) return _mm512_maskz_loadu_epi16(there, k);
   return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(there, k));

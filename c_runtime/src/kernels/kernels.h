@@ -66,7 +66,7 @@ typedef struct ep_kernels {
   const char *name;
   size_t scratch; /* a multiple of 64, at most EP_MOST_SCRATCH */
   int32_t few;    /* rows of a tile of one token; 0: as many as there is room for */
-  void (*fetch)(const void *weights); /* where not NULL: asks for the first of them, which are needed soon */
+  void (*fetch)(const void *weights, size_t bytes); /* where not NULL: asks for the first of them, which are needed soon */
   int32_t (*narrow16)(int16_t *q, const int32_t *x, int32_t n); /* fixed.h */
   /* Where not NULL: lays out the x of a LINEAR, [tokens][cols], for its kernels, in place. Their tiles begin EP_TILE_TOKENS tokens apart. */
   void (*arrange)(int16_t *x, int32_t cols, int32_t tokens);
