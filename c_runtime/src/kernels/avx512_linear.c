@@ -13,12 +13,14 @@
 
 /* ---- one token -------------------------------------------------------------------------------------------------- */
 
+enum { SHORT = 8 }; /* most groups of a row that is taken together with others */
+
 /* Bytes of one token. */
 typedef struct token {
   _Alignas(64) int8_t high[STRIPE], low[STRIPE];
   int64_t fix[STRIPE / 32]; /* w8g32: what a scale is multiplied by besides the sum */
   int64_t sum;              /* w8: of x */
-  int32_t flipped[2];       /* what 128 in the place of each weight gives with the first groups */
+  int32_t flipped[SHORT];   /* what 128 in the place of each weight gives with the first groups */
 } token;
 
 enum { BIAS_W8 = 1 << 18 }; /* of a sum of four products of bytes, before it is shifted by 8 */
@@ -35,7 +37,7 @@ INLINE void split(token *to, const int16_t *x, size_t cols) {
   for (size_t c = 0; c < cols; c += 32) {
     int32_t sum = split_w8(to, x, c);
     to->sum += sum;
-    if (c < 64) to->flipped[c / 32] = 128 * sum;
+    if (c < 32 * SHORT) to->flipped[c / 32] = 128 * sum;
     to->fix[c / 32] = -((int64_t)8 * BIAS_W8 << 8) - (int64_t)128 * sum;
   }
   if (cols % 64) { /* a vector reads on */
@@ -121,24 +123,28 @@ INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *x, size_t
   put_rows(out, sum, rows, from != 0);
 }
 
-/* Eight rows of two groups, all of their columns: the sums of both groups of all rows fill a vector, as do their scales. */
-INLINE void eight_short(int64_t *out, const int8_t *w, const int16_t *g, const token *x) {
-  const __m512i high = load(x->high), low = load(x->low);
-  __m512i s[8];
-  UNROLL for (int r = 0; r < 8; r++) {
-    __m512i bytes = flip(load(w + 64 * r));
-    s[r] = _mm512_dpbusd_epi32(_mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, high), 8), bytes, low);
+/* Eight rows of a few groups, two at a time: the sums of both groups of all rows fill a vector, as do their scales. */
+INLINE void eight_short(int64_t *out, const int8_t *w, const int16_t *g, const token *x, size_t groups) {
+  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15), rows = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+  const __m256i apart = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32((int32_t)groups));
+  __m512i even = _mm512_setzero_si512(), uneven = even;
+  for (size_t i = 0; i < groups; i += 2, w += 64, g += 2) {
+    const __m512i high = load(x->high + 32 * i), low = load(x->low + 32 * i);
+    __m512i s[8];
+    UNROLL for (size_t r = 0; r < 8; r++) {
+      __m512i bytes = flip(load(w + r * 32 * groups));
+      s[r] = _mm512_dpbusd_epi32(_mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, high), 8), bytes, low);
+    }
+    /* rows 0 to 3 of the first group, of the second, rows 4 to 7 of the first, of the second; what flip added is taken away */
+    const __m256i pairs = groups == 2 ? load256(g) : _mm256_i32gather_epi32((const int *)(const void *)g, apart, 2);
+    const __m512i scale = _mm512_permutexvar_epi32(order, _mm512_cvtepi16_epi32(pairs));
+    const __m256i flipped = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi32(x->flipped[i])), _mm_set1_epi32(x->flipped[i + 1]), 1);
+    const __m512i sum = _mm512_sub_epi32(fold(quarters(s), quarters(s + 4)), _mm512_broadcast_i64x4(flipped));
+    even = _mm512_add_epi64(even, _mm512_mul_epi32(sum, scale));
+    uneven = _mm512_add_epi64(uneven, _mm512_mul_epi32(odd(sum), odd(scale)));
   }
-  /* rows 0 to 3 of group 0, of group 1, rows 4 to 7 of group 0, of group 1; what flip added is taken away */
-  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-  const __m512i scale = _mm512_permutexvar_epi32(order, _mm512_cvtepi16_epi32(load256(g)));
-  const __m128i first_sum = _mm_set1_epi32(x->flipped[0]), second_sum = _mm_set1_epi32(x->flipped[1]);
-  const __m512i flipped = _mm512_broadcast_i64x4(_mm256_inserti128_si256(_mm256_castsi128_si256(first_sum), second_sum, 1));
-  const __m512i sum = _mm512_sub_epi32(fold(quarters(s), quarters(s + 4)), flipped);
-  __m512i even = _mm512_mul_epi32(sum, scale), uneven = _mm512_mul_epi32(odd(sum), odd(scale));
   even = _mm512_add_epi64(even, _mm512_shuffle_i64x2(even, even, 0xb1));
   uneven = _mm512_add_epi64(uneven, _mm512_shuffle_i64x2(uneven, uneven, 0xb1));
-  const __m512i rows = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
   store(out, _mm512_permutex2var_epi64(_mm512_unpacklo_epi64(even, uneven), rows, _mm512_unpackhi_epi64(even, uneven)));
 }
 
@@ -149,7 +155,8 @@ INLINE void one_token(int64_t *acc, const ep_tile *tile, size_t r, size_t t, int
   for (size_t from = 0; from < all; from += STRIPE) {
     size_t cols = all - from < STRIPE ? all - from : STRIPE, row = r;
     if (!tile->again || all > STRIPE) split(x, tile->x + t * all + from, cols);
-    for (; form == W8G32 && all == 64 && row + 8 <= rows; row += 8) eight_short(out + row, tile->w + 64 * row, tile->g + 2 * row, x);
+    for (; form == W8G32 && all <= 32 * SHORT && all % 64 == 0 && row + 8 <= rows; row += 8)
+      eight_short(out + row, tile->w + all * row, tile->g + all / 32 * row, x, all / 32);
     for (; row + 2 <= rows; row += 2) one_or_two(out + row, tile, x, row, from, cols, 2, form);
     if (row < rows) one_or_two(out + row, tile, x, row, from, cols, 1, form);
   }
