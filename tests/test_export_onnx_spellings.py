@@ -671,3 +671,12 @@ def test_a_cache_is_known_by_what_it_is_joined_to(name, tmp_path):
 
     _, canonical = steps_of(decoder(attend=attend), tmp_path)
     assert {v.name for v in canonical.model.graph.inputs} >= {"input_ids", "position_ids"}
+
+
+def test_a_prefix_of_embeddings_is_no_cache(tmp_path):
+    def start(g, x):
+        g.inputs.append(helper.make_tensor_value_info("prompt", TensorProto.FLOAT, [1, "before", DIM]))
+        return g.op("Concat", "prompt", x, axis=1)
+
+    with pytest.raises(UnsupportedError, match=r"input 'prompt' \(FLOAT .*\) is not understood"):
+        load(save(decoder(start=start), tmp_path))

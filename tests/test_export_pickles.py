@@ -119,7 +119,7 @@ def test_code_is_not_run(llama, tmp_path):
         (saved({}), NO, "holds a dict of 0; a dict of tensors"),
         (saved([torch.ones(2)]), NO, "holds a list of 1; a dict of tensors"),
         (saved({"model": {"w": torch.ones(2)}}), NO, "'model' is a dict of 1; a tensor under a name"),
-        (saved({3: torch.ones(2)}), NO, "3 is a Tensor; a tensor under a name"),
+        (saved({3: torch.ones(2)}), NO, "an entry named by a int is a Tensor; a tensor under a name"),
         (saved({"w": torch.ones(2, dtype=torch.float64)}), NO, "'w' has dtype torch.float64; supported: float32"),
         (saved({"w": torch.ones(2, 2).to_sparse()}), NO, "'w' is torch.sparse_coo"),
         (saved({"w": torch.ones(1).expand(2**20, 2**20)}), BAD, r"'w' has shape \[1048576, 1048576\], of which the file"),

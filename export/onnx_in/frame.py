@@ -145,8 +145,9 @@ def _other(value: ir.Value, origin: str) -> At:
 
 
 def _is_cache(value: ir.Value) -> bool:
-    """Whether an input is called a cache, or is joined to something."""
-    return bool(CACHE.search(value.name or "")) or (value.dtype in FLOATS and any(use.node.op_type == "Concat" for use in value.uses()))
+    """Whether an input is called a cache, or is joined to something head by head. One without heads could be a prefix of embeddings."""
+    joined = value.dtype in FLOATS and len(value.shape) == 4 and any(use.node.op_type == "Concat" for use in value.uses())
+    return joined or bool(CACHE.search(value.name or ""))
 
 
 def _empty(value: ir.Value, shape: tuple[int, ...]) -> np.ndarray:
