@@ -80,7 +80,8 @@ def _check_archive(path: Path) -> None:
 
 
 def _array(torch, file: str, name, tensor) -> np.ndarray | None:
-    where = f"{file}: {shorten(name) if isinstance(name, str) else f'an entry named by {_what(name)}'}"
+    named = shorten(name) if isinstance(name, str) else f"an entry named by {_what(name)}"
+    where = f"{file}: {named}"
     if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise UnsupportedError(f"{where} is {_what(tensor)}; a tensor under a name is needed (torch.save(model.state_dict(), …))")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":

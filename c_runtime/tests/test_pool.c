@@ -12,16 +12,16 @@ typedef struct round {
   int64_t sum[MOST];
 } round;
 
-static void task(void *arg, int32_t i) {
-  round *r = (round *)arg;
-  r->hits[i]++;
-  for (int32_t k = 0; k < (r->number * 7 + i * 13) % 50; k++) r->sum[i] += r->number + k;
-}
-
 static int64_t sum_of(int32_t number, int32_t i) {
   int64_t sum = 0;
   for (int32_t k = 0; k < (number * 7 + i * 13) % 50; k++) sum += number + k;
   return sum;
+}
+
+static void task(void *arg, int32_t i) {
+  round *r = (round *)arg;
+  r->hits[i]++;
+  r->sum[i] += sum_of(r->number, i);
 }
 
 int main(void) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 BLOCK = 64  # consecutive predictions that are drawn together
+LEAST = 2 * BLOCK + 1  # predictions that have an interval: they make three blocks
 RESAMPLES = 2000
 LEVEL = 0.95
 SEED = 20260101  # the same text gives the same interval
@@ -18,9 +19,9 @@ def resampled_means(*columns: np.ndarray) -> np.ndarray | None:
     Kuensch's block bootstrap with blocks side by side (Annals of Statistics 17, 1989); the last block may be shorter. Draws of few blocks
     vary too little: their distance from the mean is multiplied by what Student's t has over the normal distribution, within the column's range.
     """
-    starts = np.arange(0, len(columns[0]), BLOCK)
-    if len(starts) < 3:
+    if len(columns[0]) < LEAST:
         return None
+    starts = np.arange(0, len(columns[0]), BLOCK)
     sums = np.stack([np.add.reduceat(np.asarray(column, np.float64), starts) for column in columns])
     sizes = np.diff(np.append(starts, len(columns[0])))
     drawn = np.random.default_rng(SEED).integers(0, len(starts), (RESAMPLES, len(starts)))

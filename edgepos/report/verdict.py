@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from .intervals import BLOCK
+from .intervals import LEAST
 
 GRADES = ("very good", "good", "fair", "poor")
 UNKNOWN = "unknown"
-LEAST = 2 * BLOCK + 1  # predictions that have an interval
 LOGITS = ((0.001, 0.98), (0.01, 0.95), (0.05, 0.85))  # largest mean KL divergence in nats, least top-1 agreement
 EMBEDDINGS = ((0.9995, 0.98), (0.995, 0.95), (0.97, 0.85))  # least mean cosine, least share of the same nearest sentence
 MEANING = (

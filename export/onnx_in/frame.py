@@ -12,11 +12,12 @@ import onnx_ir as ir
 from edgepos.errors import UnsupportedError
 
 from ..shorten import shorten
+from .constants import FLOATS
 
 CACHE = re.compile(r"past|cache", re.IGNORECASE)
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-KINDS = (*INTEGERS, *FLOATS, ir.DataType.DOUBLE, ir.DataType.BOOL)
+KINDS = (*INTEGERS, *FLOATS, ir.DataType.BOOL)
+CACHE_KINDS = tuple(kind for kind in FLOATS if kind != ir.DataType.DOUBLE)
 PROBE = 5  # tokens, for sizes without numbers
 MOST_FIXED = 4200  # the length of reading is then this one, and masks have its square
 MOST_SIZE = 2**20  # of an axis of a cache
@@ -133,7 +134,7 @@ def _other(value: ir.Value, origin: str) -> At:
         return lambda n: np.full((1,) * len(shape), n - 1, kind)
     if name == "total_sequence_length":
         return lambda n: np.full((1,) * len(shape), n, kind)
-    if _is_cache(value) and len(shape) in (3, 4) and value.dtype in FLOATS:
+    if _is_cache(value) and len(shape) in (3, 4) and value.dtype in CACHE_KINDS:
         # The cache is empty: its axes without a fixed size are the batch and the tokens in it.
         sizes = tuple(d if isinstance(d, int) else 1 if i == 0 else 0 for i, d in enumerate(shape))
         if 0 in sizes and all(0 <= d <= MOST_SIZE for d in sizes):
@@ -146,7 +147,7 @@ def _other(value: ir.Value, origin: str) -> At:
 
 def _is_cache(value: ir.Value) -> bool:
     """Whether an input is called a cache, or is joined to something head by head. One without heads could be a prefix of embeddings."""
-    joined = value.dtype in FLOATS and len(value.shape) == 4 and any(use.node.op_type == "Concat" for use in value.uses())
+    joined = value.dtype in CACHE_KINDS and len(value.shape) == 4 and any(use.node.op_type == "Concat" for use in value.uses())
     return joined or bool(CACHE.search(value.name or ""))
 
 

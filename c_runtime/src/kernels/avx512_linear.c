@@ -13,14 +13,11 @@
 
 /* ---- one token -------------------------------------------------------------------------------------------------- */
 
-enum { SHORT = 8 }; /* most groups of a row that is taken together with others */
-
 /* Bytes of one token. */
 typedef struct token {
   _Alignas(64) int8_t high[STRIPE], low[STRIPE];
   int64_t fix[STRIPE / 32]; /* w8g32: what a scale is multiplied by besides the sum */
   int64_t sum;              /* w8: of x */
-  int32_t flipped[SHORT];   /* what 128 in the place of each weight gives with the first groups */
 } token;
 
 enum { BIAS_W8 = 1 << 18 }; /* of a sum of four products of bytes, before it is shifted by 8 */
@@ -37,7 +34,6 @@ INLINE void split(token *to, const int16_t *x, size_t cols) {
   for (size_t c = 0; c < cols; c += 32) {
     int32_t sum = split_w8(to, x, c);
     to->sum += sum;
-    if (c < 32 * SHORT) to->flipped[c / 32] = 128 * sum;
     to->fix[c / 32] = -((int64_t)8 * BIAS_W8 << 8) - (int64_t)128 * sum;
   }
   if (cols % 64) { /* a vector reads on */
@@ -123,6 +119,8 @@ INLINE void one_or_two(int64_t *out, const ep_tile *tile, const token *x, size_t
   put_rows(out, sum, rows, from != 0);
 }
 
+enum { SHORT = 8 }; /* most groups of a row that is taken together with others */
+
 /* Eight rows of a few groups, two at a time: the sums of both groups of all rows fill a vector, as do their scales. */
 INLINE void eight_short(int64_t *out, const int8_t *w, const int16_t *g, const token *x, size_t groups) {
   const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15), rows = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
@@ -131,15 +129,12 @@ INLINE void eight_short(int64_t *out, const int8_t *w, const int16_t *g, const t
   for (size_t i = 0; i < groups; i += 2, w += 64, g += 2) {
     const __m512i high = load(x->high + 32 * i), low = load(x->low + 32 * i);
     __m512i s[8];
-    UNROLL for (size_t r = 0; r < 8; r++) {
-      __m512i bytes = flip(load(w + r * 32 * groups));
-      s[r] = _mm512_dpbusd_epi32(_mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, high), 8), bytes, low);
-    }
-    /* rows 0 to 3 of the first group, of the second, rows 4 to 7 of the first, of the second; what flip added is taken away */
+    UNROLL for (size_t r = 0; r < 8; r++) s[r] = dot_w8(flip(load(w + r * 32 * groups)), high, low);
+    /* rows 0 to 3 of the first group, of the second, rows 4 to 7 of the first, of the second; with fix a group's sum is below 2^28 */
     const __m256i pairs = groups == 2 ? load256(g) : _mm256_i32gather_epi32((const int *)(const void *)g, apart, 2);
     const __m512i scale = _mm512_permutexvar_epi32(order, _mm512_cvtepi16_epi32(pairs));
-    const __m256i flipped = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi32(x->flipped[i])), _mm_set1_epi32(x->flipped[i + 1]), 1);
-    const __m512i sum = _mm512_sub_epi32(fold(quarters(s), quarters(s + 4)), _mm512_broadcast_i64x4(flipped));
+    const __m256i fix = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi32((int32_t)x->fix[i])), _mm_set1_epi32((int32_t)x->fix[i + 1]), 1);
+    const __m512i sum = _mm512_add_epi32(fold(quarters(s), quarters(s + 4)), _mm512_broadcast_i64x4(fix));
     even = _mm512_add_epi64(even, _mm512_mul_epi32(sum, scale));
     uneven = _mm512_add_epi64(uneven, _mm512_mul_epi32(odd(sum), odd(scale)));
   }
@@ -487,10 +482,11 @@ AVX512 static void linear_w8(int64_t *acc, const ep_tile *tile) { linear(acc, ti
 AVX512 static void linear_w8g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W8G32); }
 AVX512 static void linear_w4g32(int64_t *acc, const ep_tile *tile) { linear(acc, tile, W4G32); }
 
-enum { FEW = 4 * AHEAD }; /* bytes of a small matrix, which stays in the caches */
+enum { SMALL = 4 * AHEAD }; /* bytes of a small matrix, which stays in the caches */
 
 AVX512 static void fetch(const void *weights, size_t bytes) {
-  for (size_t i = 0; i < AHEAD && bytes >= FEW; i += 64) _mm_prefetch((const char *)weights + i, _MM_HINT_T1);
+  if (bytes < SMALL) return;
+  for (size_t i = 0; i < AHEAD; i += 64) _mm_prefetch((const char *)weights + i, _MM_HINT_T1);
 }
 
 void ep_avx512_linear(ep_kernels *table) {
