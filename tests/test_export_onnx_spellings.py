@@ -629,6 +629,13 @@ def test_the_last_row_is_read_as_all_rows(take, before, tmp_path):
     assert list(last.graph.outputs[0].shape) == list(plain.graph.outputs[0].shape)
 
 
+@pytest.mark.parametrize("take", [gathered, gathered_beside, sliced], ids=lambda f: f.__name__)
+def test_the_last_row_is_read_as_all_rows_in_front_of_a_norm(take, tmp_path):
+    for norm in (Graph.rms_norm, lambda g, x: g.op("LayerNormalization", x, g.random(DIM, mean=1.0), g.random(DIM), axis=-1)):
+        last, plain = (steps_of(decoder(end=end), tmp_path)[0] for end in (lambda g, x, norm=norm: norm(g, take(g, x)), norm))
+        assert [type(step) for step in last.steps] == [type(step) for step in plain.steps]
+
+
 def test_another_row_than_the_last_is_refused(tmp_path):
     def before_last(g, x):
         return g.op("Slice", x, g.ints(-2), g.ints(-1), g.ints(1))
@@ -659,6 +666,18 @@ def test_one_matrix_behind_attention_and_mlp(biased, tmp_path):
     program, _ = steps_of(decoder(attend=attend), tmp_path)
     linears = [step for step in program.steps if isinstance(step, Linear)]
     assert len(linears) == 11 and sum(step.bias is not None for step in linears) == biased  # eight of a block and its head, one more into the MLP, one of two parts
+
+
+def test_one_matrix_in_front_of_attention_and_mlp(tmp_path):
+    def attend(g, x):
+        g.op("Split", g.linear(x, DIM, 3 * DIM + HIDDEN), g.ints(DIM, DIM, DIM, HIDDEN), outputs=4, axis=-1)
+        *qkv, hidden = g.outs()
+        both = g.op("Concat", g.attention(*(g.split(y) for y in qkv), g.causal()), g.op("Relu", hidden), axis=-1)
+        return g.linear(both, DIM + HIDDEN, DIM)
+
+    program, _ = steps_of(decoder(attend=attend), tmp_path)
+    widths = [step.width for step in program.steps if isinstance(step, Linear)]
+    assert sorted(widths[:4]) == [HIDDEN, DIM, DIM, DIM] and len(widths) == 11
 
 
 @pytest.mark.parametrize("name", ["past_key", "kmem"])
